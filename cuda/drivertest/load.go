@@ -6,8 +6,9 @@ import (
 	"github.com/gpurma/gpurma/cuda"
 )
 
-// load keeps a device busy: copies on a stream of its own, an event behind
-// them.
+// load keeps a device busy: copies on a stream of its own, an event before the
+// last of them. So whoever has waited for the copies has the event behind it,
+// though not necessarily what the stream still has to do after a copy.
 type load struct {
 	drv    cuda.Driver
 	ctx    cuda.Context
@@ -25,18 +26,21 @@ func startLoad(drv cuda.Driver, ctx cuda.Context, dst, src cuda.DevicePtr, size 
 	if l.event, err = drv.EventCreate(ctx, cuda.EventDisableTiming); err != nil {
 		return nil, errors.Join(err, drv.StreamDestroy(ctx, l.stream))
 	}
-	for range count {
-		if err := drv.MemcpyDtoDAsync(ctx, dst, src, size, l.stream); err != nil {
+	for i := range count {
+		if i == count-1 {
+			err = drv.EventRecord(ctx, l.event, l.stream)
+		}
+		if err == nil {
+			err = drv.MemcpyDtoDAsync(ctx, dst, src, size, l.stream)
+		}
+		if err != nil {
 			return nil, errors.Join(err, l.close())
 		}
-	}
-	if err := drv.EventRecord(ctx, l.event, l.stream); err != nil {
-		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
 }
 
-// running tells whether copies of the load are still to be done.
+// running tells whether copies before the last one are still to be done.
 func (l *load) running() (bool, error) {
 	err := l.drv.EventQuery(l.ctx, l.event)
 	if errors.Is(err, cuda.ErrorNotReady) {

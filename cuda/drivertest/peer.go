@@ -47,7 +47,9 @@ func startPeer(tb testing.TB, env []string) *peer {
 		out: json.NewEncoder(reqW), in: json.NewDecoder(ansR),
 	}
 	p.cmd = exec.Command(exe)
-	p.cmd.Env = append(append(os.Environ(), env...), peerVariable+"=1")
+	p.cmd.Env = append(append(os.Environ(), env...), peerVariable+"=1",
+		// A binary with the race detector sleeps a second at its exit.
+		"GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	p.cmd.Stderr = os.Stderr
 	p.cmd.ExtraFiles = []*os.File{requestFD - 3: reqR, answerFD - 3: ansW}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -40,7 +40,7 @@ func (s *server) unmapLoaded(r request) (answer, error) {
 	n.add("copies running before the unmap: %v (%v)", before, err)
 	n.add("unmap: %v", s.drv.MemUnmap(s.ctx, ptr, r.Size))
 	after, err := l.running()
-	n.add("copies running after the unmap: %v (%v)", after, err)
+	n.add("copies running after the unmap: %v (%v), stream: %v", after, err, s.drv.StreamQuery(s.ctx, l.stream))
 	n.add("wait for the copies: %v", s.drv.StreamSynchronize(s.ctx, l.stream))
 	n.add("bytes copied: %v", verdict(verify(s.drv, s.ctx, dst, r.Size, r.Seed)))
 	return answer{Notes: n}, nil

@@ -10,7 +10,10 @@ import (
 	"github.com/gpurma/gpurma/cuda/softgpu/softgputest"
 )
 
-func TestMain(m *testing.M) { drivertest.Main(m, openFromEnv) }
+func TestMain(m *testing.M) {
+	childMain()
+	drivertest.Main(m, openFromEnv)
+}
 
 func openFromEnv() (cuda.Driver, error) {
 	cfg, err := softgpu.ConfigFromEnv()
