@@ -63,6 +63,6 @@ func TestS24DescriptorByTheSocket(t *testing.T) {
 	require.ErrorIs(t, r.Wait(testContext(t)), ErrStale)
 	_, again := owner.register(ptr, payload)
 	k = mustUnpack(t, e, again, UnpackOptions{})
-	require.Contains(t, e.Explain(DeviceBuffer(got, 8), k), "posix-fd")
+	require.Contains(t, e.Explain(DeviceBuffer(got, 8), k), "ipc: mapped by its posix-fd")
 	mustPtr(t, k, k.Address())
 }

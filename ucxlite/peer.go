@@ -157,6 +157,7 @@ func (p *peer) run() {
 	conn, err := p.wireUp()
 	if err != nil {
 		p.fail(err)
+		p.forgetMappings()
 		return
 	}
 	for {
@@ -174,9 +175,10 @@ func (p *peer) run() {
 }
 
 // forgetMappings closes what this context keeps mapped of a peer that is gone
-// but does not use: nobody else would, and the memory counts until then.
+// but does not use: nobody else would, and the memory counts until then. A first
+// use does not wait for the wire-up, so this is due where that fails as well.
 func (p *peer) forgetMappings() {
-	if p.name.id == p.c.id || errors.Is(p.failure(), ErrEndpointClosed) {
+	if p.name.id == p.c.id || !errors.Is(p.failure(), ErrConnectionReset) {
 		return
 	}
 	if _, _, err := p.c.cache.EvictPeer(p.name.id); err != nil {

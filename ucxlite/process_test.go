@@ -212,6 +212,23 @@ func TestOwnerKilled(t *testing.T) {
 	require.Eventually(t, func() bool { return s.free() == base }, testTimeout, pollInterval)
 }
 
+// What is kept idle of an owner goes when the owner does.
+func TestS09IdleMappingsOfALostPeer(t *testing.T) {
+	s := mustNodeSide(t)
+	base := s.free()
+	owner := s.startChild("plain owner")
+	address, packed := mustAddress(t, owner.hear()), mustAddress(t, owner.hear())
+	e := mustEndpoint(t, s.w, address, EndpointOptions{Policy: policy(Retain)})
+	k := mustUnpack(t, e, packed, UnpackOptions{Map: true})
+	require.NoError(t, k.Destroy())
+	claimed := mustUnpack(t, e, packed, UnpackOptions{Map: true})
+	require.Equal(t, 1, s.c.Cache().Stats().Live)
+	owner.kill()
+	require.Eventually(t, func() bool { return s.free() == base }, testTimeout, pollInterval)
+	_, err := claimed.Ptr(claimed.Address())
+	require.ErrorIs(t, err, ErrConnectionReset)
+}
+
 // The owner of a staged operation is killed while it copies, with more queued:
 // all of them end with ErrConnectionReset.
 func TestStagedOwnerKilled(t *testing.T) {

@@ -253,9 +253,9 @@ func (k *Rkey) defaultDevice() cuda.Device {
 
 // Destroy ends the key and drops its references; pointers from it are invalid
 // then. If it was the last user, policy decides: FreeUnused closes the mapping
-// before Destroy returns, also an idle mapping of the same allocation that
-// others left where this key never mapped. Operations in flight and lists keep
-// the mapping until they end. Destroy is idempotent.
+// before Destroy returns, also one that others left idle and this key never
+// used. Operations in flight and lists keep the mapping until they end. Destroy
+// is idempotent.
 func (k *Rkey) Destroy() error {
 	if k == nil {
 		return nil
@@ -283,7 +283,8 @@ func (k *Rkey) end(why error) error {
 	for _, h := range k.more {
 		err = errors.Join(err, h.release(k.policy))
 	}
-	if !k.first.used && k.policy == FreeUnused && !k.local() {
+	if k.policy == FreeUnused && !k.local() {
+		// What others left idle, and what an eviction is closing right now.
 		_, idle := k.e.w.c.cache.CloseIdle(&k.key)
 		err = errors.Join(err, idle)
 	}

@@ -88,6 +88,7 @@ func TestLyingKey(t *testing.T) {
 		"across start": uint64(managed) - 4,
 		"across end":   uint64(managed) + size - 4,
 		"after":        uint64(managed) + size,
+		"far after":    uint64(managed) + size + mib,
 	} {
 		for _, op := range []func(Buffer, uint64, *Rkey, OpOptions) (*Request, error){e.Put, e.Get} {
 			r, err := op(HostBuffer(make([]byte, 8)), at, k, OpOptions{})
