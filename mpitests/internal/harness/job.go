@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,7 +50,6 @@ func (j *job) run(cases []Case) int {
 	j.dog = &watchdog{world: j.world, stderr: j.stderr, grace: grace}
 	dumpOnSignal(j.stderr, j.world.Rank(), j.over.Load)
 	defer j.over.Store(true)
-	j.shareSeed()
 	if code := j.begin(); code != exitPassed {
 		j.over.Store(true)
 		if err := j.end(); err != nil {
@@ -78,15 +76,6 @@ func (j *job) run(cases []Case) int {
 		code = j.report.close(code)
 	}
 	return j.agree(code)
-}
-
-// shareSeed gives all ranks the root's seed: where none was asked for, each has
-// drawn its own.
-func (j *job) shareSeed() {
-	b, err := j.world.Broadcast(context.Background(), binary.LittleEndian.AppendUint64(nil, j.settings.Seed))
-	if err == nil && len(b) == 8 {
-		j.settings.Seed = binary.LittleEndian.Uint64(b)
-	}
 }
 
 // agree returns the worst of all ranks' codes, on all of them.
