@@ -179,7 +179,7 @@ func (r *report) again(c Case) string {
 	if launch == "" {
 		launch = fmt.Sprintf("mpirun -mca plm isolated -np %d", r.ranks)
 	}
-	words := []string{launch, r.program.Name}
+	words := []string{launch, quote(os.Args[0])}
 	for i := 0; i < len(r.args); i++ {
 		name, _, joined := strings.Cut(r.args[i], "=")
 		switch name {

@@ -1,0 +1,167 @@
+# shellcheck shell=bash
+# Stage mpi: the programs under mpirun.
+
+# program_names lists the programs of the repository.
+program_names() {
+	local main
+	for main in mpitests/*/main.go; do
+		basename "$(dirname "$main")"
+	done
+}
+
+stage_mpi() {
+	local bin name
+	find_launch || return
+	printf '# launcher: %s\n' "$launch_note"
+	preflight || return
+	gpu_is_free || return
+	if [ -n "$prebuilt" ]; then
+		bin=$prebuilt/bin
+	else
+		bin=bin
+		build_programs || return
+	fi
+	GPURMA_LAUNCH=$(words "${launch[@]}")
+	export GPURMA_LAUNCH
+	for name in $(program_names); do
+		[ -x "$bin/$name" ] || { fail "FAIL  $name: found no $bin/$name" && continue; }
+		one_mpi "$bin/$name" || return
+		run_program "$name" "$bin/$name"
+	done
+}
+
+# build_programs puts them into bin, each in one step: another run may be using the old ones.
+build_programs() {
+	local fresh
+	if ! mpi_flags; then
+		launch_failed "found no ${MPICC:-mpicc} that tells its flags (--showme)" \
+			'contrib/run_tests.sh --setup installs the headers of Open MPI; MPICC names another compiler wrapper'
+		return 1
+	fi
+	mkdir -p bin && fresh=$(mktemp -d bin/.fresh.XXXXXX) || return 1
+	# shellcheck disable=SC2046
+	if ! go build -o "$fresh/" $(program_names | sed 's,^,./mpitests/,') 2>"$logs/build"; then
+		rm -rf "$fresh"
+		cat "$logs/build"
+		fail 'FAIL  go build: see its messages above' '  again: go build ./mpitests/...'
+		return 1
+	fi
+	mv -f "$fresh"/* bin/ && rmdir "$fresh"
+}
+
+# gpu_is_free refuses a GPU that other processes compute on: the programs
+# compare free memory, and their load is nobody's business elsewhere.
+gpu_is_free() {
+	local users used line
+	[ "$driver" != softgpu ] || return 0
+	if [ "$driver" = auto ] && ! compgen -G "${GPURMA_DEV_ROOT:-/dev}/nvidia*" >/dev/null; then
+		return 0
+	fi
+	if ! command -v nvidia-smi >/dev/null; then
+		echo '# no nvidia-smi: cannot see whether somebody else uses the GPU'
+		return 0
+	fi
+	users=$(nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader 2>/dev/null)
+	if [ -n "$users" ]; then
+		could_not_start=yes
+		printf 'REFUSED: the GPU is in use (pid, process, memory):\n'
+		sed 's/^/  | /' <<<"$users"
+		printf '  remedy: wait for these processes, hide that GPU with CUDA_VISIBLE_DEVICES, or use --driver softgpu\n'
+		return 1
+	fi
+	# Processes of other containers are not listed, but their memory is.
+	while read -r line; do
+		used=${line##*, }
+		if [[ $used =~ ^[0-9]+$ ]] && [ "$used" -gt 2048 ]; then
+			could_not_start=yes
+			printf 'REFUSED: %s MiB of GPU %s are in use by processes that this one cannot see\n' "$used" "${line%%,*}"
+			printf '  remedy: wait until it is free, or use --driver softgpu\n'
+			return 1
+		fi
+	done < <(nvidia-smi --query-gpu=index,memory.used --format=csv,noheader,nounits 2>/dev/null)
+	return 0
+}
+
+# run_program NAME FILE runs all cases: in one job, or, when a rank crashes, the
+# ones behind the crash in another.
+run_program() {
+	local name=$1 file=$2 part=0 after='' seed='' log progress args status
+	while :; do
+		part=$((part + 1))
+		log=$logs/$name.$part progress=$logs/$name.$part.progress
+		args=(--driver "$driver")
+		[ -z "$run" ] || args+=(--run "$run")
+		[ -z "$seed" ] || args+=(--seed "$seed")
+		[ -z "$after" ] || args+=(--after "$after")
+		: >"$progress"
+		printf '# %s\n' "$(words "${launch[@]}" "$file" "${args[@]}")"
+		# At the limit the ranks print their goroutines, and a while later all end.
+		timeout -k 10 -s TERM $((limit + 10)) timeout -s USR1 "$limit" \
+			"${launch[@]}" "$file" "${args[@]}" --progress "$progress" </dev/null 2>&1 | tee "$log"
+		status=${PIPESTATUS[0]}
+		seed=$(sed -n "s/^# $name, .* seed \\([0-9]*\\)\$/\\1/p" "$log" | head -n 1)
+		crashed=''
+		judge_program "$name" "$file" "$status" "$log" "$progress"
+		[ -n "$crashed" ] || return
+		after=$crashed
+		if [ $part -ge 20 ]; then
+			fail "FAIL  $name: crashed $part times; the cases behind $after were not run"
+			return
+		fi
+		local listed=(--list --after "$after")
+		[ -z "$run" ] || listed+=(--run "$run")
+		[ -n "$("$file" "${listed[@]}" 2>/dev/null)" ] || return
+		printf '# %s goes on behind %s\n' "$name" "$after"
+	done
+}
+
+# judge_program counts what a job has shown. It sets crashed to the case that
+# the job ended in, where there is another job to run for the rest.
+judge_program() {
+	local name=$1 file=$2 status=$3 log=$4 progress=$5 counts last started p f s
+	counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+	if [ -n "$counts" ]; then
+		read -r p f s < <(sed -E 's/[^0-9]+/ /g' <<<"$counts")
+		passed=$((passed + p)) skipped=$((skipped + s))
+		if [ "$f" -gt 0 ]; then
+			failed=$((failed + f))
+			mapfile -t -O ${#failures[@]} failures < <(failed_block "$log")
+		elif [ "$status" -ne 0 ] && [ "$status" -ne 77 ]; then
+			fail "FAIL  $name: no case failed, but it ended with status $status" "  again: $(words "${launch[@]}" "$file" --driver "$driver")"
+		fi
+		return
+	fi
+	passed=$((passed + $(grep -cE '^end PASS ' "$progress")))
+	passed=$((passed - $(grep -cE '^end PASS (setup|teardown)$' "$progress")))
+	failed=$((failed + $(grep -cE '^end (FAIL|INCONCLUSIVE) ' "$progress")))
+	skipped=$((skipped + $(grep -cE '^end SKIP ' "$progress")))
+	while read -r started; do
+		failures+=("$started")
+	done < <(grep -E '^end (FAIL|INCONCLUSIVE) ' "$progress" | sed -E "s/^end ([A-Z]+) /\\1  $name: /")
+	last=$(tail -n 1 "$progress")
+	local why="ended with status $status"
+	[ "$status" -ne 124 ] || why="did not end within $limit s (GPURMA_TIME_LIMIT)"
+	local again=("${launch[@]}" "$file" --driver "$driver")
+	case $last in
+	'start '*)
+		started=${last#start }
+		case $started in setup | teardown) ;; *)
+			crashed=$started
+			again+=(--run "^$(sed 's/[][\.*^$()+?{}|]/\\&/g' <<<"$started")\$")
+			;;
+		esac
+		;;
+	*) started='before its first case' ;;
+	esac
+	[ -z "$seed" ] || again+=(--seed "$seed")
+	fail "CRASH $name: $started: the job $why; the ranks' stacks are above" "  again: $(words "${again[@]}")"
+}
+
+# failed_block LOG: what a program repeats of its failures before its count.
+failed_block() {
+	if grep -q '^# failed:$' "$1"; then
+		sed -n '/^# failed:$/,/^[0-9]* passed, /p' "$1" | sed '1d;$d'
+	else
+		grep -E '^(FAIL|INCONCLUSIVE) ' "$1"
+	fi
+}
