@@ -33,10 +33,11 @@ TEXT
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 2
 cd "$root" || exit 2
-for part in report setup mpi programs gotest; do
-	# shellcheck source=/dev/null
-	. "contrib/lib/$part.sh"
-done
+. contrib/lib/report.sh
+. contrib/lib/setup.sh
+. contrib/lib/mpi.sh
+. contrib/lib/programs.sh
+. contrib/lib/gotest.sh
 
 die_usage() {
 	echo "run_tests.sh: $1 (--help tells more)" >&2

@@ -34,14 +34,6 @@ func (b Buffer) String() string {
 	return fmt.Sprintf("device[%s, +%d)", b.ptr, b.n)
 }
 
-// slice is the part [off, off+n).
-func (b Buffer) slice(off, n uint64) Buffer {
-	if b.onHost() {
-		return HostBuffer(b.host[off : off+n : off+n])
-	}
-	return DeviceBuffer(b.ptr.Add(off), n)
-}
-
 func (b Buffer) check() error {
 	switch {
 	case b.n == 0 || b.onHost():

@@ -27,15 +27,16 @@ stage_lint() {
 	out=$(go vet $packages 2>&1) && out=''
 	check_lint 'go vet' "$out" 'go vet ./...'
 	# shellcheck disable=SC2086
-	out=$(go run "$staticcheck" $packages 2>&1) && out=''
-	if grep -qE 'dial tcp|no such host|403 Forbidden|i/o timeout' <<<"$out"; then
+	out=$(go run "$staticcheck" $packages 2>"$logs/staticcheck") && out=''
+	[ -z "$out" ] || out+=$(grep -v '^go: downloading' "$logs/staticcheck")
+	if grep -qE 'dial tcp|no such host|403 Forbidden|i/o timeout' <"$logs/staticcheck"; then
 		leave_out staticcheck "could not fetch $staticcheck"
 	else
 		check_lint staticcheck "$out" "go run $staticcheck ./..."
 	fi
 	if command -v shellcheck >/dev/null; then
-		out=$(shellcheck -x contrib/run_tests.sh contrib/lib/*.sh 2>&1) && out=''
-		check_lint shellcheck "$out" 'shellcheck -x contrib/run_tests.sh contrib/lib/*.sh'
+		out=$(shellcheck -x .ci/run contrib/run_tests.sh 2>&1) && out=''
+		check_lint shellcheck "$out" 'shellcheck -x .ci/run contrib/run_tests.sh'
 	else
 		leave_out shellcheck 'found none on the PATH'
 	fi
@@ -102,7 +103,10 @@ judge_tests() {
 	f=$(grep -c '^--- FAIL: ' "$log")
 	passed=$((passed + p)) failed=$((failed + f))
 	local reasons
-	reasons=$(awk '/^ *--- SKIP: /{n++; getline; sub(/^ *[a-z_]+\.go:[0-9]+: /, ""); why[$0]++} END {for (w in why) printf "%d\t%s\n", why[w], w}' "$log")
+	reasons=$(awk '
+		/^ *--- SKIP: / {why[said]++}
+		/^ *[a-z0-9_]+\.go:[0-9]+: / {said = $0; sub(/^ *[a-z0-9_]+\.go:[0-9]+: /, "", said)}
+		END {for (w in why) printf "%d\t%s\n", why[w], w}' "$log")
 	while IFS=$'\t' read -r n why; do
 		[ -n "$n" ] || continue
 		skipped=$((skipped + n))

@@ -149,7 +149,7 @@ func (t *transfer) cleanUp(ctx context.Context) error {
 	var errs []error
 	if t.memory != nil {
 		if err := t.memory.Unmap(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("Unmap: %w", err))
+			errs = append(errs, fmt.Errorf("unmap: %w", err))
 		}
 	}
 	if err := t.buf.free(); err != nil {
