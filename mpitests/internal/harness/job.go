@@ -162,7 +162,8 @@ func (j *job) runHere(c Case) outcome {
 	if j.settings.Verbose {
 		r.live = j.stdout
 	}
-	err := protect(func() error { return c.Run(ctx, r) })
+	stack, err := protect(func() error { return c.Run(ctx, r) })
+	r.notes = append(r.notes, stack...)
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(err, cause)
 	}
@@ -178,15 +179,16 @@ func (j *job) runHere(c Case) outcome {
 	return o
 }
 
-// protect turns a panic into an error with its stack: the other cases may tell
-// more.
-func protect(run func() error) (err error) {
+// protect turns a panic into an error and the lines of its stack: the other
+// cases may tell more.
+func protect(run func() error) (stack []string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("panic: %v", p)
+			stack = strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
 		}
 	}()
-	return run()
+	return nil, run()
 }
 
 // lockedWriter lets goroutines share a writer.

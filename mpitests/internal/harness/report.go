@@ -107,15 +107,20 @@ func (r *report) finished(c Case, all []outcome, took time.Duration) Verdict {
 	r.count[verdict]++
 	line := r.line(c, verdict, reason, all, took)
 	r.printf("%s\n", line)
-	if verdict != Pass && verdict != Skip || r.program.Readings && !r.settings.Verbose {
-		for _, o := range all {
-			for _, n := range o.Notes {
-				r.printf("#   rank %d: %s\n", o.Rank, n)
-			}
+	var notes []string
+	for _, o := range all {
+		for _, n := range o.Notes {
+			notes = append(notes, fmt.Sprintf("#   rank %d: %s", o.Rank, n))
 		}
 	}
-	if verdict == Fail || verdict == Inconclusive {
-		r.bad = append(r.bad, line, "  again: "+r.again(c))
+	bad := verdict == Fail || verdict == Inconclusive
+	if len(notes) > 0 && (bad || r.program.Readings && !r.settings.Verbose) {
+		r.printf("%s\n", strings.Join(notes, "\n"))
+	}
+	if bad {
+		r.bad = append(r.bad, line)
+		r.bad = append(r.bad, notes...)
+		r.bad = append(r.bad, "  again: "+r.again(c))
 	}
 	r.writeJSON(c, verdict, reason, all, took)
 	return verdict
