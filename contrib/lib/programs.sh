@@ -85,7 +85,7 @@ gpu_is_free() {
 # run_program NAME FILE runs all cases: in one job, or, when a rank crashes, the
 # ones behind the crash in another.
 run_program() {
-	local name=$1 file=$2 part=0 after='' seed='' log progress args status
+	local name=$1 file=$2 part=0 after='' seed='' log progress args status skips=''
 	while :; do
 		part=$((part + 1))
 		log=$logs/$name.$part progress=$logs/$name.$part.progress
@@ -102,7 +102,12 @@ run_program() {
 		seed=$(sed -n "s/^# $name, .* seed \\([0-9]*\\)\$/\\1/p" "$log" | head -n 1)
 		crashed=''
 		judge_program "$name" "$file" "$status" "$log" "$progress"
-		[ -n "$crashed" ] || return
+		skips+=$(sed -n 's/^end SKIP //p' "$progress")
+		if [ -z "$crashed" ]; then
+			expected_skips "$name" "$log" "$skips"
+			return
+		fi
+		skips+=${skips:+$'\n'}
 		after=$crashed
 		if [ $part -ge 20 ]; then
 			fail "FAIL  $name: crashed $part times; the cases behind $after were not run"
@@ -113,6 +118,18 @@ run_program() {
 		[ -n "$("$file" "${listed[@]}" 2>/dev/null)" ] || return
 		printf '# %s goes on behind %s\n' "$name" "$after"
 	done
+}
+
+# expected_skips NAME LOG SKIPPED: on the emulator exactly the listed cases are
+# skipped, so that none can leave the suite that way unseen.
+expected_skips() {
+	local name=$1 log=$2 skipped_cases=$3 list=mpitests/testdata/skipped-softgpu.txt listed
+	[ -z "$run" ] && grep -q '^# rank 0: driver softgpu,' "$log" || return 0
+	listed=$(sed -n "s/^$name //p" "$list" | sort)
+	if [ "$listed" != "$(sort <<<"$skipped_cases")" ]; then
+		fail "FAIL  $name: skipped other cases than $list says (< listed, > skipped):"
+		mapfile -t -O ${#failures[@]} failures < <(diff <(echo "$listed") <(sort <<<"$skipped_cases") | grep '^[<>] .')
+	fi
 }
 
 # judge_program counts what a job has shown. It sets crashed to the case that

@@ -11,6 +11,7 @@
 package main
 
 import (
+	"io"
 	"os"
 
 	"github.com/gpurma/gpurma/mpitests/internal/harness"
@@ -25,10 +26,10 @@ func main() {
 	if os.Getenv(childVariable) != "" {
 		os.Exit(childMain(os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(run(os.Args[1:]))
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func run(args []string) int {
+func run(args []string, stdout, stderr io.Writer) int {
 	s := &session{}
 	return harness.Run(harness.Program{
 		Name:     "rkeydestroy",
@@ -39,5 +40,5 @@ func run(args []string) int {
 		Readings: true,
 		Setup:    s.setUp,
 		Teardown: s.tearDown,
-	}, args, os.Stdout, os.Stderr)
+	}, args, stdout, stderr)
 }

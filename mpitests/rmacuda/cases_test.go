@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpurma/gpurma/mpitests/internal/caselist"
 	"github.com/gpurma/gpurma/mpitests/internal/harness"
 )
 
@@ -49,4 +51,10 @@ func TestCaseNamesAreUnique(t *testing.T) {
 func TestSizesAreChecked(t *testing.T) {
 	_, err := cases(&stage{}, []harness.Size{8, 0})
 	require.ErrorContains(t, err, "--sizes")
+}
+
+func TestCasesAreListed(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Zero(t, run([]string{"--list"}, &out, &errs), errs.String())
+	caselist.Check(t, "rmacuda", out.String())
 }

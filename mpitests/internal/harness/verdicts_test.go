@@ -3,102 +3,29 @@ package harness
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpurma/gpurma/cuda/softgpu"
+	"github.com/gpurma/gpurma/mpitests/internal/launchtest"
 )
 
-// built is the program in testdata/verdicts, compiled once.
-var built = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "gpurma-verdicts-")
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(folder, "verdicts")
-	out, err := exec.Command("go", "build", "-o", file, "./testdata/verdicts").CombinedOutput()
-	if err != nil {
-		err = errors.Join(err, errors.New(string(out)), os.RemoveAll(folder))
-	}
-	return file, err
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if file, err := built(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(file)) // what is left would be of a temporary folder
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { launchtest.Main(m) }
 
 func mustProgram(t *testing.T) string {
 	t.Helper()
-	for _, tool := range []string{"go", "mpirun"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("found no %s on the PATH, need one", tool)
-		}
-	}
-	file, err := built()
-	require.NoError(t, err)
-	return file
+	return launchtest.Build(t, "./testdata/verdicts")
 }
 
-// result is what a program has printed, and its exit status.
-type result struct {
-	stdout, stderr string
-	code           int
-}
-
-func (r result) lines() []string { return strings.Split(strings.TrimSpace(r.stdout), "\n") }
-
-// last is the program's own last line.
-func (r result) last() string {
-	lines := r.lines()
-	return lines[len(lines)-1]
-}
-
-func execute(t *testing.T, env []string, name string, args ...string) result {
+func ranked(t *testing.T, ranks int, env []string, args ...string) launchtest.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), env...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		require.NoError(t, err)
-	}
-	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
-}
-
-// launch is the mpirun command for so many ranks.
-func launch(ranks int, program string, args ...string) []string {
-	command := []string{"mpirun"}
-	if os.Geteuid() == 0 {
-		command = append(command, "--allow-run-as-root")
-	}
-	command = append(command, "-mca", "plm", "isolated", "--oversubscribe", "--bind-to", "none", "-np", strconv.Itoa(ranks), program)
-	return append(command, args...)
-}
-
-func ranked(t *testing.T, ranks int, env []string, args ...string) result {
-	t.Helper()
-	command := launch(ranks, mustProgram(t), args...)
-	return execute(t, env, command[0], command[1:]...)
+	return launchtest.Execute(t, env, launchtest.Command(ranks, mustProgram(t), args...)...)
 }
 
 func TestVerdicts(t *testing.T) {
@@ -121,10 +48,10 @@ func TestVerdicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ranked(t, 2, nil, "--run", "^"+name+"$")
-			require.Equal(t, want.code, got.code, got)
-			require.Equal(t, want.last, got.last())
+			require.Equal(t, want.code, got.Code, got)
+			require.Equal(t, want.last, got.Last())
 			for _, text := range want.text {
-				require.Contains(t, got.stdout, text)
+				require.Contains(t, got.Stdout, text)
 			}
 		})
 	}
@@ -133,38 +60,38 @@ func TestVerdicts(t *testing.T) {
 // The other cases of a job run after one has failed, on any number of pairs.
 func TestFailureIsNotTheEnd(t *testing.T) {
 	got := ranked(t, 4, nil, "--run", "^(first|panic|fail-1|last)$")
-	require.Equal(t, 1, got.code)
-	require.Equal(t, "2 passed, 2 failed, 0 skipped", got.last())
-	require.Contains(t, got.stdout, "rank 2: PASS | rank 3: FAIL: 9 bytes, want 8")
+	require.Equal(t, 1, got.Code)
+	require.Equal(t, "2 passed, 2 failed, 0 skipped", got.Last())
+	require.Contains(t, got.Stdout, "rank 2: PASS | rank 3: FAIL: 9 bytes, want 8")
 }
 
 // TestP11TheEndTellsAll: the last lines of a run are enough to know what failed
 // and to run it again alone.
 func TestP11TheEndTellsAll(t *testing.T) {
-	got := ranked(t, 2, []string{"GPURMA_LAUNCH=" + strings.Join(launch(2, ""), " ")}, "--run", "^(first|fail-1|last)$", "--timeout", "30s")
-	lines := got.lines()
-	require.Equal(t, "# failed:", lines[len(lines)-5], got.stdout)
+	got := ranked(t, 2, []string{"GPURMA_LAUNCH=" + strings.Join(launchtest.Command(2, ""), " ")}, "--run", "^(first|fail-1|last)$", "--timeout", "30s")
+	lines := got.Lines()
+	require.Equal(t, "# failed:", lines[len(lines)-5], got.Stdout)
 	require.Contains(t, lines[len(lines)-4], "fail-1")
 	require.Contains(t, lines[len(lines)-4], "9 bytes, want 8")
 	note := regexp.MustCompile(`rank 1: seed seen here: \d+$`).FindString(lines[len(lines)-3])
-	require.NotEmpty(t, note, got.stdout)
+	require.NotEmpty(t, note, got.Stdout)
 	again, found := strings.CutPrefix(lines[len(lines)-2], "  again: ")
 	require.True(t, found)
 	require.Contains(t, again, "--timeout 30s")
 
-	second := execute(t, nil, "sh", "-c", again)
-	require.Equal(t, 1, second.code)
-	require.Equal(t, "0 passed, 1 failed, 0 skipped", second.last())
-	require.Contains(t, second.stdout, note, "the same seed")
+	second := launchtest.Execute(t, nil, "sh", "-c", again)
+	require.Equal(t, 1, second.Code)
+	require.Equal(t, "0 passed, 1 failed, 0 skipped", second.Last())
+	require.Contains(t, second.Stdout, note, "the same seed")
 }
 
 func TestTimeout(t *testing.T) {
 	got := ranked(t, 2, nil, "--run", "^(late|last)$", "--timeout", "200ms")
-	require.Equal(t, 1, got.code)
-	require.Equal(t, "1 passed, 1 failed, 0 skipped", got.last())
-	require.Contains(t, got.stdout, "not done within --timeout 200ms")
+	require.Equal(t, 1, got.Code)
+	require.Equal(t, "1 passed, 1 failed, 0 skipped", got.Last())
+	require.Contains(t, got.Stdout, "not done within --timeout 200ms")
 	for _, rank := range []string{"rank 0 ", "rank 1 "} {
-		require.Regexp(t, regexp.QuoteMeta(rank)+`\(pid \d+\): case late has not ended`, got.stderr)
+		require.Regexp(t, regexp.QuoteMeta(rank)+`\(pid \d+\): case late has not ended`, got.Stderr)
 	}
 }
 
@@ -172,11 +99,11 @@ func TestTimeout(t *testing.T) {
 // goroutines of both ranks.
 func TestHang(t *testing.T) {
 	got := ranked(t, 2, nil, "--run", "^(hang|last)$", "--timeout", "200ms")
-	require.Equal(t, exitHung, got.code, got.stderr)
-	require.Contains(t, got.stderr, "case hang hangs: aborting the job")
-	require.Regexp(t, `rank 0 \(pid \d+\): case hang has not ended`, got.stderr)
-	require.Regexp(t, `rank 1 \(pid \d+\): case hang has not ended`, got.stderr)
-	require.NotContains(t, got.stdout, "passed")
+	require.Equal(t, exitHung, got.Code, got.Stderr)
+	require.Contains(t, got.Stderr, "case hang hangs: aborting the job")
+	require.Regexp(t, `rank 0 \(pid \d+\): case hang has not ended`, got.Stderr)
+	require.Regexp(t, `rank 1 \(pid \d+\): case hang has not ended`, got.Stderr)
+	require.NotContains(t, got.Stdout, "passed")
 }
 
 // TestUsage: wrong commands end with status 2 and one line that says what to do.
@@ -197,23 +124,23 @@ func TestUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ranked(t, c.ranks, nil, c.args...)
-			require.Equal(t, exitUsage, got.code, got)
-			require.Equal(t, 1, strings.Count(got.stderr, "verdicts: "), got.stderr)
-			require.Contains(t, got.stderr, c.want)
-			require.NotContains(t, got.stdout, "passed")
+			require.Equal(t, exitUsage, got.Code, got)
+			require.Equal(t, 1, strings.Count(got.Stderr, "verdicts: "), got.Stderr)
+			require.Contains(t, got.Stderr, c.want)
+			require.NotContains(t, got.Stdout, "passed")
 		})
 	}
-	alone := execute(t, nil, mustProgram(t))
-	require.Equal(t, exitUsage, alone.code)
-	require.Contains(t, alone.stderr, "found 1 rank(s), need an even number")
+	alone := launchtest.Execute(t, nil, mustProgram(t))
+	require.Equal(t, exitUsage, alone.Code)
+	require.Contains(t, alone.Stderr, "found 1 rank(s), need an even number")
 }
 
 func TestList(t *testing.T) {
-	got := execute(t, []string{"GPURMA_REQUIRE_GPU=1"}, mustProgram(t), "--list", "--run", "^fail-[01]$")
-	require.Equal(t, 0, got.code, got)
-	require.Equal(t, "fail-0\nfail-1\n", got.stdout)
-	got = execute(t, nil, mustProgram(t), "--list", "--after", "last")
-	require.Empty(t, got.stdout, "nothing is behind the last one")
+	got := launchtest.Execute(t, []string{"GPURMA_REQUIRE_GPU=1"}, mustProgram(t), "--list", "--run", "^fail-[01]$")
+	require.Equal(t, 0, got.Code, got)
+	require.Equal(t, "fail-0\nfail-1\n", got.Stdout)
+	got = launchtest.Execute(t, nil, mustProgram(t), "--list", "--after", "last")
+	require.Empty(t, got.Stdout, "nothing is behind the last one")
 }
 
 func TestJSON(t *testing.T) {
@@ -267,9 +194,9 @@ func TestP9Head(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ranked(t, 2, c.env, append(c.args, "--run", "^first$")...)
-			require.Equal(t, c.code, got.code, got)
-			require.Equal(t, c.last, got.last())
-			require.Contains(t, got.stdout, c.want)
+			require.Equal(t, c.code, got.Code, got)
+			require.Equal(t, c.last, got.Last())
+			require.Contains(t, got.Stdout, c.want)
 		})
 	}
 }
@@ -278,12 +205,12 @@ func TestP9Head(t *testing.T) {
 // emulated GPUs go with it.
 func TestHeadAndNode(t *testing.T) {
 	got := ranked(t, 2, nil, "--run", "^first$")
-	seen := regexp.MustCompile(`rank ([01]): sees device ([01]), (GPU-[0-9a-f-]+), .*, node file inode ([0-9]+)`).FindAllStringSubmatch(got.stdout, -1)
-	require.Len(t, seen, 4, got.stdout)
+	seen := regexp.MustCompile(`rank ([01]): sees device ([01]), (GPU-[0-9a-f-]+), .*, node file inode ([0-9]+)`).FindAllStringSubmatch(got.Stdout, -1)
+	require.Len(t, seen, 4, got.Stdout)
 	require.Equal(t, seen[0][2:], seen[2][2:])
 	require.Equal(t, seen[1][2:], seen[3][2:])
-	require.Regexp(t, `rank 1: host \S+, pid \d+, Open MPI v\S+, /\S*libmpi\.so\S*, commit \S+`, got.stdout)
-	node := regexp.MustCompile(`node (/\S+),`).FindStringSubmatch(got.stdout)
+	require.Regexp(t, `rank 1: host \S+, pid \d+, Open MPI v\S+, /\S*libmpi\.so\S*, commit \S+`, got.Stdout)
+	node := regexp.MustCompile(`node (/\S+),`).FindStringSubmatch(got.Stdout)
 	require.Len(t, node, 2)
 	require.True(t, strings.HasPrefix(node[1], softgpu.DefaultParent()), node[1])
 	require.NoDirExists(t, node[1])
@@ -291,8 +218,8 @@ func TestHeadAndNode(t *testing.T) {
 
 // TestNoCUDALinked: the program needs no CUDA library to start.
 func TestNoCUDALinked(t *testing.T) {
-	got := execute(t, nil, "ldd", mustProgram(t))
-	require.Equal(t, 0, got.code)
-	require.Contains(t, got.stdout, "libmpi")
-	require.NotRegexp(t, `(?i)cuda|nvidia`, got.stdout)
+	got := launchtest.Execute(t, nil, "ldd", mustProgram(t))
+	require.Equal(t, 0, got.Code)
+	require.Contains(t, got.Stdout, "libmpi")
+	require.NotRegexp(t, `(?i)cuda|nvidia`, got.Stdout)
 }
