@@ -10,7 +10,7 @@ program_names() {
 }
 
 stage_mpi() {
-	local bin name
+	local bin name any=no
 	find_launch || return
 	printf '# launcher: %s\n' "$launch_note"
 	preflight || return
@@ -26,8 +26,14 @@ stage_mpi() {
 	for name in $(program_names); do
 		[ -x "$bin/$name" ] || { fail "FAIL  $name: found no $bin/$name" && continue; }
 		one_mpi "$bin/$name" || return
+		if [ -n "$run" ] && [ -z "$("$bin/$name" --list --run "$run" 2>/dev/null)" ]; then
+			printf '# %s: no case matches --run %s\n' "$name" "$run"
+			continue
+		fi
+		any=yes
 		run_program "$name" "$bin/$name"
 	done
+	[ $any = yes ] || fail "FAIL  no program has a case that matches --run $run"
 }
 
 # build_programs puts them into bin, each in one step: another run may be using the old ones.
@@ -168,7 +174,7 @@ judge_program() {
 			;;
 		esac
 		;;
-	*) started='before its first case' ;;
+	*) started='not in a case' ;;
 	esac
 	[ -z "$seed" ] || again+=(--seed "$seed")
 	fail "CRASH $name: $started: the job $why; the ranks' stacks are above" "  again: $(words "${again[@]}")"
