@@ -158,9 +158,7 @@ judge_program() {
 	passed=$((passed - $(grep -cE '^end PASS (setup|teardown)$' "$progress")))
 	failed=$((failed + $(grep -cE '^end (FAIL|INCONCLUSIVE) ' "$progress")))
 	skipped=$((skipped + $(grep -cE '^end SKIP ' "$progress")))
-	while read -r started; do
-		failures+=("$started")
-	done < <(grep -E '^end (FAIL|INCONCLUSIVE) ' "$progress" | sed -E "s/^end ([A-Z]+) /\\1  $name: /")
+	mapfile -t -O ${#failures[@]} failures < <(sed -n 's/^repeat //p' "$progress")
 	last=$(tail -n 1 "$progress")
 	local why="ended with status $status"
 	[ "$status" -ne 124 ] || why="did not end within $limit s (GPURMA_TIME_LIMIT)"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,9 +119,11 @@ func (r *report) finished(c Case, all []outcome, took time.Duration) Verdict {
 		r.printf("%s\n", strings.Join(notes, "\n"))
 	}
 	if bad {
-		r.bad = append(r.bad, line)
-		r.bad = append(r.bad, notes...)
-		r.bad = append(r.bad, "  again: "+r.again(c))
+		lines := slices.Concat([]string{line}, notes, []string{"  again: " + r.again(c)})
+		for _, l := range lines {
+			r.note("repeat " + l)
+		}
+		r.bad = append(r.bad, lines...)
 	}
 	r.writeJSON(c, verdict, reason, all, took)
 	return verdict
