@@ -213,6 +213,22 @@ func TestP5TwoDevices(t *testing.T) {
 	require.NoError(t, b.Release(FreeUnused))
 }
 
+// S15: whoever releases, on whatever thread, a mapping is closed in the context
+// that opened it: the fake refuses another.
+func TestS15CloseInItsContext(t *testing.T) {
+	d := newFake()
+	c := mustCache(t, d, CacheOptions{})
+	k := d.export(7, 0x1000, kib)
+	for dev := range cuda.Device(2) {
+		m := mustMap(t, c, k, MapOptions{Device: dev})
+		require.Equal(t, fakeContext(dev), m.Context())
+		closed := make(chan error)
+		go func() { closed <- m.Release(FreeUnused) }()
+		require.NoError(t, <-closed)
+	}
+	requireCounts(t, c, counts{Opens: 2, Closes: 2})
+}
+
 // P6: of two keys with different policies, the last release decides.
 func TestP6MixedPolicies(t *testing.T) {
 	for _, last := range []Policy{FreeUnused, Retain} {

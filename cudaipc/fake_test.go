@@ -44,6 +44,7 @@ type fakeMap struct {
 	handle cuda.IpcMemHandle
 	size   uint64
 	count  int
+	opens  map[cuda.Context]int // count, by the context that opened it
 }
 
 func newFake() *fakeDriver {
@@ -166,6 +167,7 @@ func (d *fakeDriver) IpcOpenMemHandle(ctx cuda.Context, h cuda.IpcMemHandle, fla
 			return 0, cuda.Err("cuIpcOpenMemHandle", cuda.ErrorAlreadyMapped)
 		case m.handle == h:
 			m.count++
+			m.opens[ctx]++
 			d.opens++
 			return ptr, nil
 		}
@@ -175,7 +177,7 @@ func (d *fakeDriver) IpcOpenMemHandle(ctx cuda.Context, h cuda.IpcMemHandle, fla
 	}
 	ptr := d.nextPtr
 	d.nextPtr = ptr.Add(x.length + 4096)
-	d.maps[ptr] = &fakeMap{handle: h, size: x.length, count: 1}
+	d.maps[ptr] = &fakeMap{handle: h, size: x.length, count: 1, opens: map[cuda.Context]int{ctx: 1}}
 	d.opens++
 	return ptr, nil
 }
@@ -187,10 +189,11 @@ func (d *fakeDriver) IpcCloseMemHandle(ctx cuda.Context, ptr cuda.DevicePtr) err
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.maps[ptr]
-	if m == nil {
+	if m == nil || m.opens[ctx] == 0 { // another context's is not known to be refused: a careful program leaves it
 		return cuda.Err("cuIpcCloseMemHandle", cuda.ErrorInvalidValue)
 	}
 	d.closes++
+	m.opens[ctx]--
 	if m.count--; m.count == 0 {
 		delete(d.maps, ptr)
 	}

@@ -65,6 +65,27 @@ func TestTwoPairs(t *testing.T) {
 	require.Equal(t, "3 passed, 0 failed, 0 skipped", got.Last())
 }
 
+// TestP14TwoJobs: two jobs at once have emulated GPUs each of its own, and both
+// find that every byte came back.
+func TestP14TwoJobs(t *testing.T) {
+	launchtest.Build(t, "./rkeydestroy")
+	var nodes [2]string
+	t.Run("at once", func(t *testing.T) {
+		for n := range nodes {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				t.Parallel()
+				got := rkeydestroy(t, 2, "--size", "16MiB", "--run", "^alloc/(control|ptr)/")
+				require.Equal(t, 0, got.Code, got)
+				require.Equal(t, "2 passed, 0 failed, 0 skipped", got.Last())
+				node := regexp.MustCompile(`node (/\S+),`).FindStringSubmatch(got.Stdout)
+				require.Len(t, node, 2)
+				nodes[n] = node[1]
+			})
+		}
+	})
+	require.NotEqual(t, nodes[0], nodes[1])
+}
+
 func TestSizeIsChecked(t *testing.T) {
 	for size, want := range map[string]string{"0": "--size 0: want a multiple", "5MiB": "want a multiple", "much": "--size"} {
 		got := rkeydestroy(t, 2, "--size", size)

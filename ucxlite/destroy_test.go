@@ -1,9 +1,12 @@
 package ucxlite
 
 import (
+	"bytes"
+	"log/slog"
 	"testing"
 
 	"github.com/gpurma/gpurma/cuda"
+	"github.com/gpurma/gpurma/cuda/softgpu/softgputest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -70,8 +73,7 @@ func TestP1bOwnIdleEntry(t *testing.T) {
 	retained := mustUnpack(t, e, packed, UnpackOptions{Policy: policy(Retain)})
 	mustPtr(t, retained, retained.Address())
 	require.NoError(t, retained.Destroy())
-	held := mustUnpack(t, e, busy, UnpackOptions{})
-	mustPtr(t, held, held.Address())
+	mustUnpack(t, e, busy, UnpackOptions{Map: true}) // holds by its claim alone
 	require.Zero(t, importer.closes())
 
 	// Another allocation's key, and a Retain key: neither closes it.
@@ -84,17 +86,18 @@ func TestP1bOwnIdleEntry(t *testing.T) {
 	require.Equal(t, 2, importer.opens())
 }
 
-// A key of this very process that was never used.
+// A key of this very process that was never used: the driver hears nothing.
 func TestP2LocalKeyNeverMapped(t *testing.T) {
 	owner, _ := mustPairOf(t)
 	_, _, packed := owner.export(payload)
 	e := owner.mustConnected(owner, EndpointOptions{})
+	calls := owner.drv.Counters().Calls
 	require.NoError(t, mustUnpack(t, e, packed, UnpackOptions{}).Destroy())
-	require.Zero(t, owner.opens())
-	require.Zero(t, owner.closes())
+	require.Equal(t, calls, owner.drv.Counters().Calls)
 }
 
-// Put and get in flight, and a list, hold the mapping beyond their key.
+// Put and get in flight, and a list, hold the mapping beyond their key; a
+// pointer holds it, against an eviction too, as long as its key.
 func TestP3DestroyWithWorkInFlight(t *testing.T) {
 	owner, importer := mustPairOf(t)
 	gate := importer.gateEvents()
@@ -135,10 +138,20 @@ func TestP3DestroyWithWorkInFlight(t *testing.T) {
 	require.NoError(t, l.Release())
 	require.NoError(t, l.Release())
 	require.Equal(t, closes+1, importer.closes())
+
+	k = mustUnpack(t, e, packed, UnpackOptions{})
+	p := mustPtr(t, k, k.Address())
+	n, err := importer.c.Cache().EvictIdle(0)
+	require.NoError(t, err)
+	require.Zero(t, n, "closed under a pointer")
+	require.Equal(t, -1, firstDifference(want, importer.read(p, payload)))
+	require.NoError(t, k.Destroy())
+	require.Equal(t, closes+2, importer.closes())
 }
 
-// Destroy before and after unmap and free at the owner, endpoint close, and the
-// list's release: never a leak, memory back at the last.
+// Destroy before and after unmap and free at the owner, endpoint close, the
+// list's release and the end of an operation: never a leak, memory back at the
+// last.
 func TestP4Order(t *testing.T) {
 	owner, importer := mustPairOf(t)
 	local := importer.alloc(payload)
@@ -149,13 +162,14 @@ func TestP4Order(t *testing.T) {
 	base := owner.free()
 
 	for name, order := range map[string][]string{
-		"destroy first":         {"destroy", "release", "unmap", "free"},
-		"release first":         {"release", "destroy", "unmap", "free"},
-		"destroy after unmap":   {"unmap", "destroy", "release", "free"},
-		"destroy after free":    {"unmap", "free", "release", "destroy"},
-		"release after free":    {"unmap", "free", "destroy", "release"},
-		"endpoint closed first": {"close", "destroy", "release", "unmap", "free"},
-		"endpoint closed last":  {"unmap", "free", "release", "close", "destroy"},
+		"destroy first":         {"destroy", "release", "wait", "unmap", "free"},
+		"release first":         {"release", "wait", "destroy", "unmap", "free"},
+		"destroy after unmap":   {"unmap", "destroy", "wait", "release", "free"},
+		"destroy after free":    {"unmap", "free", "wait", "release", "destroy"},
+		"release after free":    {"unmap", "free", "destroy", "wait", "release"},
+		"wait after free":       {"unmap", "free", "destroy", "release", "wait"},
+		"endpoint closed first": {"wait", "close", "destroy", "release", "unmap", "free"},
+		"endpoint closed last":  {"unmap", "free", "release", "wait", "close", "destroy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			remote, err := owner.drv.MemAlloc(owner.cu, payload)
@@ -167,7 +181,7 @@ func TestP4Order(t *testing.T) {
 			e := importer.mustConnected(owner, EndpointOptions{})
 			k := mustUnpack(t, e, packed, UnpackOptions{})
 			r, err := e.Put(DeviceBuffer(local, payload), k.Address(), k, OpOptions{})
-			mustWait(t, r, err)
+			require.NoError(t, err) // it holds until somebody sees that it is done
 			l, err := importer.w.TryRemoteMemList([]RemoteMemElem{{k, k.Address(), payload}})
 			require.NoError(t, err)
 			for _, step := range order {
@@ -176,6 +190,8 @@ func TestP4Order(t *testing.T) {
 					require.NoError(t, k.Destroy())
 				case "release":
 					require.NoError(t, l.Release())
+				case "wait":
+					mustWait(t, r, nil)
 				case "unmap":
 					require.NoError(t, m.Unmap(testContext(t)))
 					_, err := m.PackRkey()
@@ -257,4 +273,37 @@ func TestP6MixedPolicies(t *testing.T) {
 	// The endpoint's policy is its keys'.
 	k := mustUnpack(t, retain, packed, UnpackOptions{})
 	require.Equal(t, Retain, k.Policy())
+}
+
+// When the context or the driver went first, the tear-down above it is quiet.
+func TestP10ContextGoneFirst(t *testing.T) {
+	for _, gone := range []cuda.Result{cuda.ErrorContextIsDestroyed, cuda.ErrorDeinitialized, cuda.ErrorInvalidContext} {
+		t.Run(gone.Error(), func(t *testing.T) {
+			owner, importer := mustPairOf(t)
+			softgputest.Tolerate(importer.drv) // what it has stays, on purpose
+			var log bytes.Buffer
+			importer.c.log = slog.New(slog.NewTextHandler(&log, nil))
+			_, _, packed := owner.export(payload)
+			e := importer.mustConnected(owner, EndpointOptions{})
+			k := mustUnpack(t, e, packed, UnpackOptions{})
+			mustPtr(t, k, k.Address())
+			r, err := e.Get(DeviceBuffer(importer.alloc(8), 8), k.Address(), k, OpOptions{})
+			mustWait(t, r, err)
+			r, err = e.Get(HostBuffer(make([]byte, 8)), k.Address(), k, OpOptions{})
+			mustWait(t, r, err)
+			managed := owner.allocManaged(payload) // by the staged lane, from memory of no context
+			_, packed = owner.register(managed, payload)
+			k = mustUnpack(t, e, packed, UnpackOptions{})
+			r, err = e.Put(DeviceBuffer(importer.allocVMM(8, cuda.HandleTypeNone), 8), k.Address(), k, OpOptions{})
+			mustWait(t, r, err)
+
+			importer.drv.SetHook(func(string) cuda.Result { return gone })
+			t.Cleanup(func() { importer.drv.SetHook(nil) })
+			require.NoError(t, e.Close())
+			require.NoError(t, importer.w.Close())
+			require.NoError(t, importer.c.Close())
+			require.Empty(t, log.String())
+			require.Zero(t, importer.c.Cache().Stats().Zombies)
+		})
+	}
 }

@@ -150,10 +150,17 @@ func (d *devices) close(drv cuda.Driver) error {
 	defer d.mu.Unlock()
 	var errs []error
 	for dev := range d.retained {
-		if err := drv.DevicePrimaryCtxRelease(dev); err != nil && !errors.Is(err, cuda.ErrorDeinitialized) {
+		if err := drv.DevicePrimaryCtxRelease(dev); err != nil && !contextGone(err) {
 			errs = append(errs, err)
 		}
 	}
 	d.retained = nil
 	return errors.Join(errs...)
+}
+
+// contextGone tells whether a call failed because the context, or the whole
+// driver, ended before us and took with it what the call was to give back.
+func contextGone(err error) bool {
+	return errors.Is(err, cuda.ErrorContextIsDestroyed) || errors.Is(err, cuda.ErrorDeinitialized) ||
+		errors.Is(err, cuda.ErrorInvalidContext)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gpurma/gpurma/cuda"
+	"github.com/gpurma/gpurma/cuda/softgpu"
+	"github.com/gpurma/gpurma/cuda/softgpu/softgputest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -92,6 +94,7 @@ func TestS01DestroyGivesTheMemoryBack(t *testing.T) {
 }
 
 // One handle, a hundred keys, two endpoints, two workers: one open, one close.
+// Every other key holds by its claim alone, also the one that is left.
 func TestS08OneHandleManyOwners(t *testing.T) {
 	owner, importer := mustPairOf(t)
 	_, _, packed := owner.export(payload)
@@ -103,8 +106,10 @@ func TestS08OneHandleManyOwners(t *testing.T) {
 	}
 	var keys []*Rkey
 	for i := range 100 {
-		k := mustUnpack(t, endpoints[i%3], packed, UnpackOptions{})
-		mustPtr(t, k, k.Address())
+		k := mustUnpack(t, endpoints[i%3], packed, UnpackOptions{Map: true})
+		if i%2 == 1 {
+			mustPtr(t, k, k.Address())
+		}
 		keys = append(keys, k)
 	}
 	require.Equal(t, 1, importer.opens())
@@ -114,6 +119,23 @@ func TestS08OneHandleManyOwners(t *testing.T) {
 	require.Zero(t, importer.closes())
 	require.NoError(t, keys[0].Destroy())
 	require.Equal(t, 1, importer.closes())
+}
+
+// Somebody else in the process has the handle open, in a driver that counts:
+// the library works beside them and closes only what it opened.
+func TestS08OpenBesideTheLibrary(t *testing.T) {
+	owner, importer := mustPairOf(t)
+	remote, _, packed := owner.export(payload)
+	want := randomBytes(8, payload)
+	owner.write(remote, want)
+	k := mustUnpack(t, importer.mustConnected(owner, EndpointOptions{}), packed, UnpackOptions{})
+	outside, err := importer.drv.IpcOpenMemHandle(importer.cu, cuda.IpcMemHandle(k.Key().Handles[0].Data), cuda.IpcMemLazyEnablePeerAccess)
+	require.NoError(t, err)
+	require.Equal(t, -1, firstDifference(want, importer.read(mustPtr(t, k, k.Address()), payload)))
+	require.NoError(t, k.Destroy())
+	require.Equal(t, -1, firstDifference(want, importer.read(outside, payload)))
+	require.NoError(t, importer.drv.IpcCloseMemHandle(importer.cu, outside))
+	require.Zero(t, importer.drv.Counters().LiveMappings)
 }
 
 // Each key reaches exactly its range of the allocation, and nothing beyond it
@@ -168,9 +190,12 @@ func TestS11PointersInsideAnAllocation(t *testing.T) {
 	require.Equal(t, 1, importer.opens(), "one mapping for the whole allocation")
 }
 
-// Good order of free and close; and an unmap with keys out harms none of them.
+// Good order of free and close is clean, and the bad one is seen; an unmap with
+// keys out harms none of them.
 func TestS14OrderOfFreeAndClose(t *testing.T) {
-	owner, importer := mustPairOf(t)
+	first := softgputest.New(t, func(c *softgpu.Config) { c.Strict = true })
+	softgputest.Tolerate(first) // the bad order, on purpose
+	owner, importer := mustSide(t, first), mustSide(t, softgputest.Attach(t, first.NodePath()))
 	remote, m, packed := owner.export(payload)
 	want := randomBytes(14, payload)
 	owner.write(remote, want)
@@ -179,8 +204,19 @@ func TestS14OrderOfFreeAndClose(t *testing.T) {
 	p := mustPtr(t, k, k.Address())
 	require.NoError(t, m.Unmap(testContext(t)))
 	require.Equal(t, -1, firstDifference(want, importer.read(p, payload)), "a live key survives the unmap")
+	local := importer.alloc(payload)
+	r, err := e.Get(DeviceBuffer(local, payload), k.Address(), k, OpOptions{})
+	mustWait(t, r, err)
+	require.Equal(t, -1, firstDifference(want, importer.read(local, payload)), "and works")
 	require.NoError(t, k.Destroy())
 	owner.freeMemory(remote)
+	require.Empty(t, owner.drv.Counters().Violations)
+
+	remote, _, packed = owner.export(payload)
+	k = mustUnpack(t, e, packed, UnpackOptions{Map: true})
+	owner.freeMemory(remote)
+	require.NoError(t, k.Destroy())
+	require.Len(t, owner.drv.Counters().Violations, 1)
 }
 
 // Goroutines without a thread of their own, on two devices; nothing depends on
@@ -207,6 +243,7 @@ func TestS15GoroutinesAndContexts(t *testing.T) {
 			}
 			all.Wait()
 			require.Equal(t, importer.opens(), importer.closes())
+			require.Zero(t, importer.drv.Counters().LiveMappings)
 		})
 	}
 }
@@ -232,8 +269,12 @@ func useOnce(s *side, e *Endpoint, packed []byte, dev cuda.Device, cu cuda.Conte
 	}
 	defer func() { _ = k.Destroy() }()
 	move()
-	if _, err := k.Ptr(k.Address() + off); err != nil {
+	p, err := k.Ptr(k.Address() + off)
+	if err != nil {
 		return err
+	}
+	if ctx, err := s.drv.PointerGetAttribute(cuda.PointerAttributeContext, p); err != nil || cuda.Context(ctx) != cu {
+		return fmt.Errorf("mapped in context %#x, want that of device %d, %#x; %v", ctx, dev, cu, err)
 	}
 	move()
 	r, err := e.Get(DeviceBuffer(local, 4096), k.Address()+off, k, OpOptions{})

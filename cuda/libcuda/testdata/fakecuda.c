@@ -38,6 +38,9 @@
 
 enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, DESTROYED = 709 };
 
+// A thread whose stack gets this deep has been left with contexts on it.
+#define DEEPEST 64
+
 typedef unsigned long long ptr;
 typedef struct context {
 	int device, alive, primary, references;
@@ -46,7 +49,7 @@ typedef struct context {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 static __thread struct {
-	context *stack[64];
+	context *stack[DEEPEST];
 	int depth;
 } thread;
 static context primaries[8];
@@ -324,6 +327,7 @@ int cuCtxPushCurrent_v2(context *ctx)
 	CALLED();
 	if (ctx && !ctx->alive)
 		return DESTROYED;
+	REQUIRE(thread.depth < DEEPEST, INVALID_VALUE);
 	push(ctx);
 	return OK;
 }

@@ -135,6 +135,14 @@ func TestUsage(t *testing.T) {
 	require.Contains(t, alone.Stderr, "found 1 rank(s), need an even number")
 }
 
+// TestP12WrongLauncher: a rank of two whose MPI sees a job of one is told that,
+// and not that it is alone.
+func TestP12WrongLauncher(t *testing.T) {
+	got := launchtest.Execute(t, []string{"PMI_SIZE=2"}, mustProgram(t))
+	require.Equal(t, exitUsage, got.Code, got)
+	require.Contains(t, got.Stderr, "started 2 processes (PMI_SIZE), but MPI in this one sees a job of 1")
+}
+
 func TestList(t *testing.T) {
 	got := launchtest.Execute(t, []string{"GPURMA_REQUIRE_GPU=1"}, mustProgram(t), "--list", "--run", "^fail-[01]$")
 	require.Equal(t, 0, got.Code, got)
