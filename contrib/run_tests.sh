@@ -14,11 +14,13 @@ Stages (without one: unit mpi)
   all     lint unit race mpi
 
 Options
-  --setup            install what is missing first (apt packages), and change nothing else
+  --setup            install first what the stages need and this machine lacks, and change nothing else:
+                     Open MPI and its headers, gcc, and shellcheck for lint, from apt
   --driver NAME      auto (the default: the GPU where there is one), softgpu or libcuda; for the programs
   --np N             ranks of each program, an even number; default 2
   --run REGEX        only the programs' cases whose name matches
-  --prebuilt DIR     take programs from DIR/bin and compiled tests from DIR/test; needs no Go
+  --prebuilt DIR     needs no Go: programs from DIR/bin, and tests compiled by go test -c from
+                     DIR/test, where cuda-softgpu.test is that of package cuda/softgpu
 
 Environment
   GPURMA_REQUIRE_GPU=1   a skip for want of a GPU is a failure
@@ -31,6 +33,7 @@ The last line is "N passed, N failed, N skipped". Exit status: 0 all passed, 1 s
 TEXT
 }
 
+from=$PWD
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 2
 cd "$root" || exit 2
 . contrib/lib/report.sh
@@ -72,9 +75,13 @@ done
 [ ${#stages[@]} -gt 0 ] || stages=(unit mpi)
 case $driver in auto | softgpu | libcuda) ;; *) die_usage "--driver $driver: need auto, softgpu or libcuda" ;; esac
 case $np in '' | *[!0-9]*) die_usage "--np $np: need a number" ;; esac
+if [ "$np" -lt 2 ] || [ $((np % 2)) -ne 0 ]; then
+	die_usage "--np $np: need an even number of ranks"
+fi
 limit=${GPURMA_TIME_LIMIT:-900}
 case $limit in '' | *[!0-9]*) die_usage "GPURMA_TIME_LIMIT=$limit: need seconds" ;; esac
 if [ -n "$prebuilt" ]; then
+	case $prebuilt in /*) ;; *) prebuilt=$from/$prebuilt ;; esac
 	[ -d "$prebuilt/bin" ] || die_usage "--prebuilt $prebuilt: found no folder $prebuilt/bin"
 	case " ${stages[*]} " in *' lint '* | *' race '*) die_usage "--prebuilt: lint and race need the Go tool" ;; esac
 else
@@ -83,7 +90,8 @@ fi
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/gpurma-tests.XXXXXX") || exit 2
 trap 'rm -rf "$logs"' EXIT
-trap 'exit 130' INT TERM
+trap 'stop 130' INT
+trap 'stop 143' TERM
 
 [ $want_setup = no ] || setup "${stages[@]}" || exit 3
 for stage in "${stages[@]}"; do

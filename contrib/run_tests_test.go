@@ -3,15 +3,18 @@
 package contrib_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,6 +95,9 @@ func mustProject(t *testing.T, program string) *project {
 
 func mustHave(t *testing.T, tools ...string) {
 	t.Helper()
+	if slices.Contains(tools, "go") {
+		tools = append(tools, "mpicc") // to build with
+	}
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("found no %s on the PATH, need one", tool)
@@ -218,6 +224,7 @@ func TestP8LaunchFailed(t *testing.T) {
 			require.Contains(t, got.out, c.cause)
 			require.Regexp(t, `remedy: .*`+regexp.QuoteMeta(c.remedy), got.out)
 			require.Equal(t, "0 passed, 0 failed, 0 skipped", got.last())
+			require.Equal(t, 2, strings.Count(got.out, "LAUNCH FAILED"), "once more at the end")
 		})
 	}
 	t.Run("none", func(t *testing.T) {
@@ -442,9 +449,11 @@ func TestGPUInUse(t *testing.T) {
 		smi, want string
 		code      int
 	}{
-		"a process":        {`case "$1" in --query-compute-apps*) echo "4711, python3, 40000 MiB";; esac`, "| 4711, python3, 40000 MiB", 3},
+		"a process":        {`case "$1" in --query-compute-apps*) echo "4711, python3, 40000 MiB";; esac`, "4711, python3, 40000 MiB", 3},
 		"memory of nobody": {`case "$1" in --query-gpu*) echo "0, 12"; echo "1, 40000";; esac`, "40000 MiB of GPU 1 are in use", 3},
 		"free":             {`case "$1" in --query-gpu*) echo "0, 12";; esac`, "this is a GPU host", 1},
+		// The program says what is broken.
+		"broken": {`echo "NVIDIA-SMI has failed"; exit 9`, "this is a GPU host", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := mustProject(t, "verdicts")
@@ -461,23 +470,60 @@ func TestGPUInUse(t *testing.T) {
 // TestSkipsAreListed: on the emulator a case that is skipped and not on the list
 // is a failure.
 func TestSkipsAreListed(t *testing.T) {
-	mustHave(t, "mpirun")
-	p := mustProject(t, "verdicts")
-	list := filepath.Join(p.root, "mpitests/testdata/skipped-softgpu.txt")
-	// Without the cases that crash: the whole list, in a program without them.
-	p.env = append(p.env, "GPURMA_TIME_LIMIT=120")
-	check := func(listed, want string) {
+	p := mustProject(t, "")
+	check := func(driver, listed, want string) {
 		t.Helper()
+		list := filepath.Join(p.root, "mpitests/testdata/skipped-"+driver+".txt")
 		require.NoError(t, os.WriteFile(list, []byte(listed), 0o644))
 		script := `set -u; cd ` + p.root + `; . contrib/lib/report.sh; . contrib/lib/programs.sh; run=''
-			echo '# rank 0: driver softgpu, emulated' >log
+			echo '# rank 0: driver ` + driver + `, some version' >log
 			expected_skips rkeydestroy log "$(printf 'skip\n')"; finish`
 		out, _ := exec.CommandContext(t.Context(), "bash", "-c", script).CombinedOutput()
-		require.Contains(t, string(out), want)
+		require.Equal(t, want, string(out))
 	}
-	check("rkeydestroy skip\n", "0 passed, 0 failed, 0 skipped")
-	check("rmacuda skip\n", "> skip\n0 passed, 1 failed, 0 skipped")
-	check("rkeydestroy skip\nrkeydestroy gone\n", "< gone\n0 passed, 1 failed, 0 skipped")
+	const heading = "# failed:\nFAIL  rkeydestroy: skipped other cases than mpitests/testdata/skipped-%s.txt says (< listed, > skipped):\n"
+	good, bad := "0 passed, 0 failed, 0 skipped\n", "0 passed, 1 failed, 0 skipped\n"
+	check("softgpu", "rkeydestroy skip\n", good)
+	check("softgpu", "rmacuda skip\n", fmt.Sprintf(heading, "softgpu")+"> skip\n"+bad)
+	check("softgpu", "rkeydestroy skip\nrkeydestroy gone\n", fmt.Sprintf(heading, "softgpu")+"< gone\n"+bad)
+	check("libcuda", "rkeydestroy skip\nrkeydestroy gone\n", good)
+	check("libcuda", "rkeydestroy gone\n", fmt.Sprintf(heading, "libcuda")+"> skip\n"+bad)
+}
+
+// TestTerminated: a runner that is ended ends the programs first.
+func TestTerminated(t *testing.T) {
+	mustHave(t, "mpirun")
+	p := mustProject(t, "verdicts")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd, _ := p.command(ctx, "--prebuilt", filepath.Join(p.root, "built"), "--driver", "softgpu", "--run", "^(first|hang)$", "mpi")
+	cmd.Stdout = nil
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var pids []string
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if m := regexp.MustCompile(`rank \d: host \S+, pid (\d+),`).FindStringSubmatch(lines.Text()); m != nil {
+			pids = append(pids, m[1])
+		}
+		if strings.HasPrefix(lines.Text(), "PASS ") {
+			break
+		}
+	}
+	require.Len(t, pids, 2)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_, err = io.Copy(io.Discard, out)
+	require.NoError(t, err)
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 143, cmd.ProcessState.ExitCode())
+	for _, pid := range pids {
+		// The launcher has ended it; init may still have to notice.
+		require.Eventually(t, func() bool {
+			_, err := os.Stat("/proc/" + pid)
+			return errors.Is(err, fs.ErrNotExist)
+		}, limit, 10*time.Millisecond, "rank with pid %s", pid)
+	}
 }
 
 // TestWithoutMPI: on a machine without MPI the tests that need none are run,
@@ -522,6 +568,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"--driver", "cuda"}, "--driver cuda: need auto, softgpu or libcuda"},
 		{[]string{"--np", "two"}, "--np two: need a number"},
+		{[]string{"--np", "3"}, "--np 3: need an even number of ranks"},
+		{[]string{"--np", "0"}, "--np 0: need an even number of ranks"},
 		{[]string{"--np"}, "--np needs a value"},
 		{[]string{"--frobnicate"}, "found --frobnicate, need a stage or an option"},
 		{[]string{"everything"}, "found everything, need a stage or an option"},

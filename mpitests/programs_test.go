@@ -87,7 +87,7 @@ func TestP14TwoJobs(t *testing.T) {
 }
 
 func TestSizeIsChecked(t *testing.T) {
-	for size, want := range map[string]string{"0": "--size 0: want a multiple", "5MiB": "want a multiple", "much": "--size"} {
+	for size, want := range map[string]string{"0": "--size 0: want a multiple", "4MiB": "want a multiple", "12MiB": "want a multiple", "much": "--size"} {
 		got := rkeydestroy(t, 2, "--size", size)
 		require.Equal(t, 2, got.Code, got)
 		require.Equal(t, 1, strings.Count(got.Stderr, "rkeydestroy: "), got.Stderr)

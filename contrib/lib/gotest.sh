@@ -20,7 +20,7 @@ go_packages() {
 
 stage_lint() {
 	local out packages
-	out=$(git ls-files -z '*.go' 2>/dev/null | xargs -0 gofmt -l 2>&1)
+	out=$(gofmt -l . 2>&1)
 	check_lint gofmt "$out" 'gofmt -w .'
 	go_packages lint || { fail 'FAIL  go list ./...' && return; }
 	# shellcheck disable=SC2086
@@ -121,7 +121,7 @@ judge_tests() {
 		failures+=("  again: $command $package $flag '^$test\$'")
 	done < <(awk '/^--- FAIL: /{t[n++] = $3} /^FAIL\t/{for (i = 0; i < n; i++) print t[i], $2; n = 0} END {for (i = 0; i < n; i++) print t[i]}' "$log")
 	# Packages that did not compile, tests that panicked or ran out of time.
-	if [ "$f" -eq 0 ] && [ "$status" -ne 0 ]; then
+	if [ "$status" -ne 0 ] && { [ "$f" -eq 0 ] || grep -qE '^panic: |\[(build|setup) failed\]|DATA RACE|^fatal error: ' "$log"; }; then
 		fail "FAIL  $name: $command ended with status $status"
 		mapfile -t -O ${#failures[@]} failures < <(grep -nE 'panic:|build failed|DATA RACE|\.go:[0-9]+:[0-9]+: |test timed out|fatal error|^FAIL' "$log" | cut -d: -f2- | head -n 25 | sed 's/^/      /')
 	fi

@@ -50,8 +50,7 @@ find_launch() {
 }
 
 launch_failed() {
-	could_not_start=yes
-	printf 'LAUNCH FAILED, no program code ran: %s\n  remedy: %s\n' "$1" "$2"
+	refuse "LAUNCH FAILED, no program code ran: $1" "  remedy: $2"
 }
 
 # preflight starts two ranks that do nothing. Versions and component lists are

@@ -36,6 +36,16 @@ stage_mpi() {
 	[ $any = yes ] || fail "FAIL  no program has a case that matches --run $run"
 }
 
+harness=github.com/gpurma/gpurma/mpitests/internal/harness
+
+# commit names what is built, for the head of the programs' output.
+commit() {
+	local hash
+	hash=$(git rev-parse --short=12 HEAD 2>/dev/null) || hash=unknown
+	[ -z "$(git status --porcelain 2>/dev/null)" ] || hash+=+changes
+	printf '%s' "$hash"
+}
+
 # build_programs puts them into bin, each in one step: another run may be using the old ones.
 build_programs() {
 	local fresh
@@ -46,7 +56,7 @@ build_programs() {
 	fi
 	mkdir -p bin && fresh=$(mktemp -d bin/.fresh.XXXXXX) || return 1
 	# shellcheck disable=SC2046
-	if ! go build -o "$fresh/" $(program_names | sed 's,^,./mpitests/,') 2>"$logs/build"; then
+	if ! go build -buildvcs=false -ldflags "-X $harness.commit=$(commit)" -o "$fresh/" $(program_names | sed 's,^,./mpitests/,') 2>"$logs/build"; then
 		rm -rf "$fresh"
 		cat "$logs/build"
 		fail 'FAIL  go build: see its messages above' '  again: go build ./mpitests/...'
@@ -67,25 +77,53 @@ gpu_is_free() {
 		echo '# no nvidia-smi: cannot see whether somebody else uses the GPU'
 		return 0
 	fi
-	users=$(nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader 2>/dev/null)
+	if ! users=$(nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader 2>&1); then
+		printf '# nvidia-smi cannot tell who uses the GPU: %s\n' "$(head -n 2 <<<"$users" | tr '\n' ' ')"
+		return 0
+	fi
+	users=$(grep -E '^[0-9]+,' <<<"$users")
 	if [ -n "$users" ]; then
-		could_not_start=yes
-		printf 'REFUSED: the GPU is in use (pid, process, memory):\n'
-		sed 's/^/  | /' <<<"$users"
-		printf '  remedy: wait for these processes, hide that GPU with CUDA_VISIBLE_DEVICES, or use --driver softgpu\n'
+		refuse "REFUSED: the GPU is in use (pid, process, memory): $(tr '\n' ';' <<<"$users")" \
+			'  remedy: wait for these processes, hide that GPU with CUDA_VISIBLE_DEVICES, or use --driver softgpu'
 		return 1
 	fi
 	# Processes of other containers are not listed, but their memory is.
 	while read -r line; do
 		used=${line##*, }
 		if [[ $used =~ ^[0-9]+$ ]] && [ "$used" -gt 2048 ]; then
-			could_not_start=yes
-			printf 'REFUSED: %s MiB of GPU %s are in use by processes that this one cannot see\n' "$used" "${line%%,*}"
-			printf '  remedy: wait until it is free, or use --driver softgpu\n'
+			refuse "REFUSED: $used MiB of GPU ${line%%,*} are in use by processes that this one cannot see" \
+				'  remedy: wait until it is free, or use --driver softgpu'
 			return 1
 		fi
 	done < <(nvidia-smi --query-gpu=index,memory.used --format=csv,noheader,nounits 2>/dev/null)
 	return 0
+}
+
+job='' # what stop has to end
+
+# interruptible LOG COMMAND… runs a command that this script ends when it is
+# ended itself: a foreground command would keep the signal waiting.
+interruptible() {
+	local log=$1 shown status
+	shift
+	mkfifo "$log.pipe" || return 1
+	tee "$log" <"$log.pipe" &
+	shown=$!
+	"$@" >"$log.pipe" 2>&1 </dev/null &
+	job=$!
+	wait "$job"
+	status=$?
+	job=''
+	wait "$shown"
+	return $status
+}
+
+# stop STATUS ends the job, if one runs, and this script.
+stop() {
+	if [ -n "$job" ]; then
+		kill -TERM "$job" && wait "$job"
+	fi
+	exit "$1"
 }
 
 # run_program NAME FILE runs all cases: in one job, or, when a rank crashes, the
@@ -102,9 +140,9 @@ run_program() {
 		: >"$progress"
 		printf '# %s\n' "$(words "${launch[@]}" "$file" "${args[@]}")"
 		# At the limit the ranks print their goroutines, and a while later all end.
-		timeout -k 10 -s TERM $((limit + 10)) timeout -s USR1 "$limit" \
-			"${launch[@]}" "$file" "${args[@]}" --progress "$progress" </dev/null 2>&1 | tee "$log"
-		status=${PIPESTATUS[0]}
+		interruptible "$log" timeout -k 10 -s TERM $((limit + 10)) timeout -s USR1 "$limit" \
+			"${launch[@]}" "$file" "${args[@]}" --progress "$progress"
+		status=$?
 		seed=$(sed -n "s/^# $name, .* seed \\([0-9]*\\)\$/\\1/p" "$log" | head -n 1)
 		crashed=''
 		judge_program "$name" "$file" "$status" "$log" "$progress"
@@ -126,15 +164,20 @@ run_program() {
 	done
 }
 
-# expected_skips NAME LOG SKIPPED: on the emulator exactly the listed cases are
-# skipped, so that none can leave the suite that way unseen.
+# expected_skips NAME LOG SKIPPED: exactly the listed cases are skipped on the
+# emulator, and on a GPU none but those listed for one, so that no case can leave
+# the suite that way unseen.
 expected_skips() {
-	local name=$1 log=$2 skipped_cases=$3 list=mpitests/testdata/skipped-softgpu.txt listed
-	[ -z "$run" ] && grep -q '^# rank 0: driver softgpu,' "$log" || return 0
-	listed=$(sed -n "s/^$name //p" "$list" | sort)
-	if [ "$listed" != "$(sort <<<"$skipped_cases")" ]; then
+	local name=$1 log=$2 skipped_cases=$3 on list difference
+	[ -z "$run" ] || return 0
+	on=$(sed -n 's/^# rank 0: driver \([a-z]*\),.*/\1/p' "$log" | head -n 1)
+	[ -n "$on" ] || return 0
+	list=mpitests/testdata/skipped-$on.txt
+	difference=$(diff <(sed -n "s/^$name //p" "$list" | sort) <(sort <<<"$skipped_cases") | grep '^[<>] .')
+	[ "$on" = softgpu ] || difference=$(grep '^>' <<<"$difference")
+	if [ -n "$difference" ]; then
 		fail "FAIL  $name: skipped other cases than $list says (< listed, > skipped):"
-		mapfile -t -O ${#failures[@]} failures < <(diff <(echo "$listed") <(sort <<<"$skipped_cases") | grep '^[<>] .')
+		mapfile -t -O ${#failures[@]} failures <<<"$difference"
 	fi
 }
 
@@ -150,7 +193,7 @@ judge_program() {
 			failed=$((failed + f))
 			mapfile -t -O ${#failures[@]} failures < <(failed_block "$log")
 		elif [ "$status" -ne 0 ] && [ "$status" -ne 77 ]; then
-			fail "FAIL  $name: no case failed, but it ended with status $status" "  again: $(words "${launch[@]}" "$file" --driver "$driver")"
+			fail "FAIL  $name: no case failed, but it $(ended_how "$status")" "  again: $(words "${launch[@]}" "$file" --driver "$driver")"
 		fi
 		return
 	fi
@@ -160,8 +203,6 @@ judge_program() {
 	skipped=$((skipped + $(grep -cE '^end SKIP ' "$progress")))
 	mapfile -t -O ${#failures[@]} failures < <(sed -n 's/^repeat //p' "$progress")
 	last=$(tail -n 1 "$progress")
-	local why="ended with status $status"
-	[ "$status" -ne 124 ] || why="did not end within $limit s (GPURMA_TIME_LIMIT)"
 	local again=("${launch[@]}" "$file" --driver "$driver")
 	case $last in
 	'start '*)
@@ -172,10 +213,25 @@ judge_program() {
 			;;
 		esac
 		;;
-	*) started='not in a case' ;;
+	*)
+		if [ "$status" -eq 2 ]; then
+			fail "FAIL  $name: it refused to run: $(grep "^$name: " "$log" | head -n 1)" "  again: $(words "${again[@]}")"
+			return
+		fi
+		started='not in a case'
+		;;
 	esac
 	[ -z "$seed" ] || again+=(--seed "$seed")
-	fail "CRASH $name: $started: the job $why; the ranks' stacks are above" "  again: $(words "${again[@]}")"
+	fail "CRASH $name: $started: the job $(ended_how "$status"); the ranks' stacks are above" "  again: $(words "${again[@]}")"
+}
+
+# ended_how STATUS
+ended_how() {
+	if [ "$1" -eq 124 ]; then
+		printf 'did not end within %s s (GPURMA_TIME_LIMIT)' "$limit"
+	else
+		printf 'ended with status %s' "$1"
+	fi
 }
 
 # failed_block LOG: what a program repeats of its failures before its count.

@@ -3,12 +3,20 @@
 
 passed=0 failed=0 skipped=0
 could_not_start=no # MPI, or the GPU is somebody else's: exit status 3
+refusals=()        # why
 failures=() left_out=()
 
 # fail LINE…: one failure, with what to repeat at the end.
 fail() {
 	failed=$((failed + 1))
 	failures+=("$@")
+}
+
+# refuse LINE…: nothing was run, and that is no failed case.
+refuse() {
+	could_not_start=yes
+	refusals+=("$@")
+	printf '%s\n' "$@"
 }
 
 # leave_out WHAT WHY: something that could not be tried here.
@@ -23,6 +31,7 @@ finish() {
 		printf '# left out:\n'
 		printf '%s\n' "${left_out[@]}"
 	fi
+	[ ${#refusals[@]} -eq 0 ] || printf '%s\n' "${refusals[@]}"
 	if [ ${#failures[@]} -gt 0 ]; then
 		printf '# failed:\n'
 		printf '%s\n' "${failures[@]}"

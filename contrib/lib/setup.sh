@@ -3,7 +3,7 @@
 
 setup() {
 	local packages=()
-	command -v gcc >/dev/null || packages+=(gcc libc6-dev)
+	[ -n "$prebuilt" ] || command -v gcc >/dev/null || packages+=(gcc libc6-dev)
 	if ! command -v "${MPIRUN:-mpirun}" >/dev/null || { [ -z "$prebuilt" ] && ! command -v "${MPICC:-mpicc}" >/dev/null; }; then
 		packages+=(openmpi-bin libopenmpi-dev)
 	fi

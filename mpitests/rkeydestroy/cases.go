@@ -21,9 +21,9 @@ var uses = []use{
 // cases lists all of them. The control comes first; every other case asks what
 // it came to, and runs it where --run has left it out.
 func (s *session) cases(settings *harness.Settings) ([]harness.Case, error) {
-	const granule = 4 << 20
+	const granule = 2 * 2 * chunk
 	if s.Size == 0 || s.Size%granule != 0 {
-		return nil, fmt.Errorf("--size %d: want a multiple of %s, so that both sizes are whole blocks of a device", uint64(s.Size), humanize.IBytes(granule))
+		return nil, fmt.Errorf("--size %d: want a multiple of %s, so that both sizes hold the two ends that are looked at", uint64(s.Size), humanize.IBytes(granule))
 	}
 	name := func(u use) string { return "alloc/" + u.name + "/" + settings.Policy }
 	all := []harness.Case{{Name: name(useControl), Run: func(ctx context.Context, r *harness.Rank) error {
@@ -83,17 +83,19 @@ func (s *session) allRounds(ctx context.Context, r *harness.Rank, u use) error {
 			if res.finding != nil {
 				findings = append(findings, fmt.Errorf("%s, rank %d owns: %w", humanize.IBytes(size), r.World()&^1+owner, res.finding))
 			}
-			if n := missing(res.before, res.after); n > worst || -n > worst {
+			if n := missing(res.before, res.after); abs(n) > abs(worst) {
 				worst = n
 			}
 		}
 	}
-	if r.World() == 0 {
+	if r.Index() == 0 {
 		sizes := s.sizes()
 		r.Remarkf("%s, %s and %s, unreleased %d bytes", r.Driver.Name(), humanize.IBytes(sizes[0]), humanize.IBytes(sizes[1]), worst)
 	}
 	return errors.Join(findings...)
 }
+
+func abs(n int64) int64 { return max(n, -n) }
 
 // seen checks that the owner's memory was missing while the importer held it
 // beyond the free.

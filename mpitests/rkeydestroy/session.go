@@ -27,6 +27,7 @@ type session struct {
 	devices   []cuda.Device  // likewise
 	scratch   cuda.DevicePtr // the local side of puts and gets, dataBytes long
 	beacon    *beacon
+	second    error // why the beacon cannot be mapped on the second device
 
 	controlRan bool
 	control    error // what the negative control came to
@@ -87,6 +88,9 @@ func (s *session) setUp(ctx context.Context, r *harness.Rank) error {
 	if err := s.lightBeacon(r); err != nil {
 		return err
 	}
+	if err := s.tryDevices(r); err != nil {
+		return err
+	}
 	for owner := range 2 {
 		if err := s.warmUp(ctx, r, owner); err != nil {
 			return fmt.Errorf("warm-up: %w", err)
@@ -129,6 +133,28 @@ func (s *session) lightBeacon(r *harness.Rank) error {
 	}
 	b.peer, err = r.Exchange(key)
 	return err
+}
+
+// tryDevices maps the other rank's beacon on this rank's devices, one after the
+// other: what the cases rest on is tried and not asked for.
+func (s *session) tryDevices(r *harness.Rank) error {
+	var tried [2]error
+	for n, dev := range s.devices {
+		free := ucxlite.FreeUnused
+		key, err := s.endpoint.UnpackRkey(s.beacon.peer, ucxlite.UnpackOptions{Policy: &free, Device: &dev})
+		if err != nil {
+			return err
+		}
+		_, tried[n] = key.Ptr(key.Address())
+		if err := key.Destroy(); err != nil {
+			return err
+		}
+	}
+	s.second = tried[1]
+	if errors.Is(tried[0], ucxlite.ErrNotShareable) || errors.Is(tried[0], ucxlite.ErrUnreachable) {
+		return harness.Skipf("found memory of cuMemAlloc that cannot be mapped (%v), need CUDA IPC between the ranks", tried[0])
+	}
+	return errors.Join(tried[0], r.Barrier())
 }
 
 // warmUp is one throw-away round through everything that the cases use: modules,

@@ -49,8 +49,10 @@ func TestCaseNamesAreUnique(t *testing.T) {
 }
 
 func TestSizesAreChecked(t *testing.T) {
-	_, err := cases(&stage{}, []harness.Size{8, 0})
-	require.ErrorContains(t, err, "--sizes")
+	for _, sizes := range [][]harness.Size{{8, 0}, {8, 8}, {1 << 60}} {
+		_, err := cases(&stage{}, sizes)
+		require.ErrorContains(t, err, "--sizes")
+	}
 }
 
 func TestCasesAreListed(t *testing.T) {

@@ -7,8 +7,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/gpurma/gpurma/mpitests/internal/harness"
 )
@@ -33,11 +35,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}, args, stdout, stderr)
 }
 
+// maxSize is what a rank can check in host memory.
+const maxSize harness.Size = 4 << 30
+
 func cases(st *stage, sizes []harness.Size) ([]harness.Case, error) {
 	var list []uint64
 	for _, s := range sizes {
-		if s == 0 {
-			return nil, errors.New("--sizes: a transfer has at least 1 byte")
+		switch {
+		case s == 0 || s > maxSize:
+			return nil, fmt.Errorf("--sizes %s: want 1 byte to %s", s, maxSize)
+		case slices.Contains(list, uint64(s)):
+			return nil, fmt.Errorf("--sizes: %s stands there twice", s)
 		}
 		list = append(list, uint64(s))
 	}

@@ -62,8 +62,13 @@ type arrangement struct {
 func (s situation) enter(drv cuda.Driver, dev cuda.Device, sender bool) (_ *arrangement, err error) {
 	a := &arrangement{drv: drv, dev: dev}
 	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("situation %d: %w", s.index, err), a.leave())
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("situation %d: %w", s.index, err)
+		if undo := a.leave(); undo != nil {
+			// No want of a device any more, but a failure.
+			err = fmt.Errorf("%v; give the contexts back: %w", err, undo)
 		}
 	}()
 	if a.owner, err = a.primary(dev); err != nil {

@@ -6,27 +6,37 @@ import (
 	"runtime"
 
 	"github.com/gpurma/gpurma/cuda"
+	"golang.org/x/sys/unix"
 )
 
 // thread is the locked OS thread that a rank allocates or communicates on, with
 // the context that the caller of the library made current there.
 type thread struct {
+	id      int // of the operating system
 	drv     cuda.Driver
 	current cuda.Context
 }
 
-// onThread runs f on a locked thread with current as its only context; with
-// fresh on one that has done nothing else. The thread is left without a
-// context.
-func onThread(drv cuda.Driver, current cuda.Context, fresh bool, f func(*thread) error) error {
-	if fresh {
-		done := make(chan error)
-		go func() { done <- onThread(drv, current, false, f) }()
-		return <-done
-	}
+// onThreadOtherThan runs f as onThread does, on any thread but the one with that
+// id.
+func onThreadOtherThan(id int, drv cuda.Driver, current cuda.Context, f func(*thread) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	t := &thread{drv: drv, current: current}
+	if unix.Gettid() != id {
+		return onThread(drv, current, f)
+	}
+	// While this goroutine holds that thread, another one cannot get it.
+	done := make(chan error)
+	go func() { done <- onThread(drv, current, f) }()
+	return <-done
+}
+
+// onThread runs f on a locked thread with current as its only context. The
+// thread is left without one.
+func onThread(drv cuda.Driver, current cuda.Context, f func(*thread) error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	t := &thread{id: unix.Gettid(), drv: drv, current: current}
 	if current != 0 {
 		if err := drv.CtxPushCurrent(current); err != nil {
 			return err

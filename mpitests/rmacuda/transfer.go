@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/gpurma/gpurma/cuda"
+	"github.com/gpurma/gpurma/mpitests/internal/devmem"
 	"github.com/gpurma/gpurma/mpitests/internal/harness"
 	"github.com/gpurma/gpurma/mpitests/internal/pattern"
 	"github.com/gpurma/gpurma/ucxlite"
@@ -17,8 +19,17 @@ type transfer struct {
 	*scene
 	rank *harness.Rank
 
-	buf    *buffer
-	memory *ucxlite.Memory // on the rank that is the target
+	buf       *buffer
+	memory    *ucxlite.Memory // on the rank that is the target
+	allocated int             // the thread that this rank's memory was allocated on
+}
+
+// offer is what the target sends.
+type offer struct {
+	Key []byte
+	// Shareable says that the driver exports the target's memory: then the
+	// transfer has to take the ipc lane.
+	Shareable bool
 }
 
 func (t *transfer) sends() bool     { return t.rank.Index() == t.sender }
@@ -38,23 +49,30 @@ func (t *transfer) seedOf(sender bool) uint64 {
 // the initiator has no mapping left.
 func (t *transfer) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, t.cleanUp(ctx)) }()
-	var key []byte
-	err = onThread(t.drv, t.owner, false, func(th *thread) (err error) {
-		key, err = t.prepare(th)
+	var mine, theirs offer
+	err = onThread(t.drv, t.owner, func(th *thread) (err error) {
+		t.allocated = th.id
+		mine, err = t.prepare(th)
 		return err
 	})
-	if errors.Is(err, cuda.ErrNotSupported) {
+	if errors.Is(err, devmem.ErrAbsent) {
 		return harness.Skipf("%v", err)
 	}
 	if err != nil {
 		return err
 	}
-	peerKey, err := t.rank.Exchange(key)
+	message, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
+	if message, err = t.rank.Exchange(message); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(message, &theirs); err != nil {
+		return err
+	}
 	if t.initiates() {
-		if err := t.move(ctx, peerKey); err != nil {
+		if err := t.move(ctx, theirs); err != nil {
 			return err
 		}
 	}
@@ -66,44 +84,51 @@ func (t *transfer) run(ctx context.Context) (err error) {
 
 // prepare allocates and fills this rank's buffer, and on the target maps it
 // and packs its key.
-func (t *transfer) prepare(th *thread) (key []byte, err error) {
+func (t *transfer) prepare(th *thread) (o offer, err error) {
 	alloc := t.recv
 	if t.sends() {
 		alloc = t.send
 	}
 	if t.buf, err = newBuffer(t.drv, t.arrangement, alloc, t.size, t.seedOf(t.sends())); err != nil {
-		return nil, err
+		return o, err
 	}
 	if t.initiates() {
-		return nil, nil
+		return o, nil
+	}
+	if o.Shareable, err = t.buf.block.Exportable(); err != nil {
+		return o, err
 	}
 	err = th.call("MemMap", func() (err error) {
 		t.memory, err = t.lib.MemMap(t.owner, t.buf.ptr(), t.size, ucxlite.MemMapOptions{})
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	err = th.call("PackRkey", func() (err error) {
-		key, err = t.memory.PackRkey()
+		o.Key, err = t.memory.PackRkey()
 		return err
 	})
-	return key, err
+	return o, err
 }
 
 // move runs the operation on the initiator, in the situation's communicating
 // thread.
-func (t *transfer) move(ctx context.Context, packed []byte) error {
-	err := onThread(t.drv, t.current, t.otherThread, func(th *thread) error {
+func (t *transfer) move(ctx context.Context, o offer) error {
+	start := onThread
+	if t.otherThread {
+		start = t.onOtherThread
+	}
+	err := start(t.drv, t.current, func(th *thread) error {
 		var rkey *ucxlite.Rkey
 		err := th.call("UnpackRkey", func() (err error) {
-			rkey, err = t.endpoint.UnpackRkey(packed, ucxlite.UnpackOptions{})
+			rkey, err = t.endpoint.UnpackRkey(o.Key, ucxlite.UnpackOptions{})
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		err = t.operate(ctx, th, rkey)
+		err = t.operate(ctx, th, rkey, o.Shareable)
 		return errors.Join(err, th.call("Rkey.Destroy", rkey.Destroy))
 	})
 	if n := t.lib.Cache().Stats().Live; err == nil && n != 0 {
@@ -112,13 +137,20 @@ func (t *transfer) move(ctx context.Context, packed []byte) error {
 	return err
 }
 
-func (t *transfer) operate(ctx context.Context, th *thread, rkey *ucxlite.Rkey) error {
+// onOtherThread runs f on a thread that is not the one that allocated.
+func (t *transfer) onOtherThread(drv cuda.Driver, current cuda.Context, f func(*thread) error) error {
+	return onThreadOtherThan(t.allocated, drv, current, f)
+}
+
+// operate puts or gets and checks that the bytes took the lane that they should.
+func (t *transfer) operate(ctx context.Context, th *thread, rkey *ucxlite.Rkey, shareable bool) error {
 	local := ucxlite.DeviceBuffer(t.buf.ptr(), t.size)
 	post, what := t.endpoint.Put, "Put"
 	if t.op == opGet {
 		post, what = t.endpoint.Get, "Get"
 	}
 	t.rank.Notef("%s", t.endpoint.Explain(local, rkey))
+	before := t.endpoint.Stats()
 	var req *ucxlite.Request
 	err := th.call(what, func() (err error) {
 		req, err = post(local, rkey.Address(), rkey, ucxlite.OpOptions{})
@@ -128,7 +160,16 @@ func (t *transfer) operate(ctx context.Context, th *thread, rkey *ucxlite.Rkey) 
 		return err
 	}
 	err = th.call("Flush", func() error { return t.endpoint.Flush(ctx) })
-	return errors.Join(err, th.call("Request.Wait", func() error { return req.Wait(ctx) }))
+	err = errors.Join(err, th.call("Request.Wait", func() error { return req.Wait(ctx) }))
+	after := t.endpoint.Stats()
+	want, moved := "staged", after.Staged.Bytes-before.Staged.Bytes
+	if shareable {
+		want, moved = "ipc", after.IPC.Bytes-before.IPC.Bytes
+	}
+	if err == nil && moved != t.size {
+		err = fmt.Errorf("%d bytes took the %s lane, want all %d: %s", moved, want, t.size, t.endpoint.Explain(local, rkey))
+	}
+	return err
 }
 
 // verify reads this rank's buffer back. The receiver expects the sender's

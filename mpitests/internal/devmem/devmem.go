@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/gpurma/gpurma/cuda"
+	"golang.org/x/sys/unix"
 )
 
 // Allocator is one way to get device memory.
@@ -35,7 +36,8 @@ type Block struct {
 	Ptr  cuda.DevicePtr
 	Size uint64 // as asked for; the allocation may be longer
 
-	free func() error
+	free   func() error
+	export func() error // exports the memory and drops what comes of it
 }
 
 // Free gives the memory back. A second Free does nothing.
@@ -48,9 +50,23 @@ func (b *Block) Free() error {
 	return free()
 }
 
-// Alloc allocates size bytes on dev in ctx, a context of that device. An error
-// that matches cuda.ErrNotSupported says that this driver or device has no such
-// memory.
+// ErrAbsent says that a device has no memory of the kind asked for, by its own
+// attributes. A device that has it and cannot give it returns other errors.
+var ErrAbsent = errors.New("no such memory on this device")
+
+// Exportable tells whether the driver exports the memory to other processes, by
+// trying it.
+func (b *Block) Exportable() (bool, error) {
+	err := b.export()
+	for _, refused := range []error{cuda.ErrorInvalidValue, cuda.ErrNotSupported, cuda.ErrorNotPermitted} {
+		if errors.Is(err, refused) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}
+
+// Alloc allocates size bytes on dev in ctx, a context of that device.
 func (a Allocator) Alloc(drv cuda.Driver, ctx cuda.Context, dev cuda.Device, size uint64) (*Block, error) {
 	b, err := a.alloc(drv, ctx, dev, size)
 	if err != nil {
@@ -65,29 +81,41 @@ func allocPlain(drv cuda.Driver, ctx cuda.Context, _ cuda.Device, size uint64) (
 	if err != nil {
 		return nil, err
 	}
-	return &Block{Ptr: ptr, free: func() error { return drv.MemFree(ctx, ptr) }}, nil
+	return legacyBlock(drv, ctx, ptr), nil
+}
+
+// legacyBlock is memory that MemFree frees and a legacy handle may export.
+func legacyBlock(drv cuda.Driver, ctx cuda.Context, ptr cuda.DevicePtr) *Block {
+	return &Block{
+		Ptr:  ptr,
+		free: func() error { return drv.MemFree(ctx, ptr) },
+		export: func() error {
+			_, err := drv.IpcGetMemHandle(ctx, ptr)
+			return err
+		},
+	}
 }
 
 func allocManaged(drv cuda.Driver, ctx cuda.Context, dev cuda.Device, size uint64) (*Block, error) {
-	if err := require(drv, dev, cuda.DeviceAttributeManagedMemory, "managed memory"); err != nil {
+	if err := needs(drv, dev, cuda.DeviceAttributeManagedMemory, "managed memory"); err != nil {
 		return nil, err
 	}
 	ptr, err := drv.MemAllocManaged(ctx, size, cuda.MemAttachGlobal)
 	if err != nil {
 		return nil, err
 	}
-	return &Block{Ptr: ptr, free: func() error { return drv.MemFree(ctx, ptr) }}, nil
+	return legacyBlock(drv, ctx, ptr), nil
 }
 
 // allocVMM returns the allocator that makes, reserves, maps and opens up memory
 // step by step, and undoes the steps taken when one fails.
 func allocVMM(types cuda.HandleType) func(cuda.Driver, cuda.Context, cuda.Device, uint64) (*Block, error) {
 	return func(drv cuda.Driver, ctx cuda.Context, dev cuda.Device, size uint64) (_ *Block, err error) {
-		if err := require(drv, dev, cuda.DeviceAttributeVirtualMemoryManagement, "virtual memory management"); err != nil {
+		if err := needs(drv, dev, cuda.DeviceAttributeVirtualMemoryManagement, "virtual memory management"); err != nil {
 			return nil, err
 		}
 		if types == cuda.HandleTypePosixFD {
-			if err := require(drv, dev, cuda.DeviceAttributeHandleTypePosixFD, "POSIX descriptors as handles"); err != nil {
+			if err := needs(drv, dev, cuda.DeviceAttributeHandleTypePosixFD, "POSIX descriptors as handles"); err != nil {
 				return nil, err
 			}
 		}
@@ -120,10 +148,18 @@ func allocVMM(types cuda.HandleType) func(cuda.Driver, cuda.Context, cuda.Device
 		if err := drv.MemSetAccess(ctx, ptr, length, dev, cuda.AccessReadWrite); err != nil {
 			return nil, err
 		}
-		return &Block{Ptr: ptr, free: func() error {
+		free := func() error {
 			// Unlike MemFree, MemUnmap does not wait for work in flight.
 			return errors.Join(drv.CtxSynchronize(ctx), unwind(undo))
-		}}, nil
+		}
+		export := func() error {
+			fd, err := drv.MemExportPosixFD(ctx, handle)
+			if err != nil {
+				return err
+			}
+			return unix.Close(fd)
+		}
+		return &Block{Ptr: ptr, free: free, export: export}, nil
 	}
 }
 
@@ -136,13 +172,13 @@ func unwind(steps []func() error) error {
 	return errors.Join(errs...)
 }
 
-func require(drv cuda.Driver, dev cuda.Device, attr cuda.DeviceAttribute, what string) error {
+func needs(drv cuda.Driver, dev cuda.Device, attr cuda.DeviceAttribute, what string) error {
 	value, err := drv.DeviceGetAttribute(attr, dev)
 	if err != nil {
 		return err
 	}
 	if value == 0 {
-		return fmt.Errorf("device %d has no %s: %w", dev, what, cuda.ErrNotSupported)
+		return fmt.Errorf("%w: found device %d without %s, need it", ErrAbsent, dev, what)
 	}
 	return nil
 }

@@ -41,6 +41,7 @@ func (j *job) root() bool { return j.world.Rank() == mpi.Root }
 
 // run returns the exit status, the same on all ranks.
 func (j *job) run(cases []Case) int {
+	debug.SetTraceback("all") // a panic shows every goroutine of its rank
 	j.stdout = &lockedWriter{w: j.stdout}
 	j.logs = &logs{}
 	if j.settings.Verbose {
@@ -75,6 +76,7 @@ func (j *job) run(cases []Case) int {
 	if j.root() {
 		code = j.report.close(code)
 	}
+	defer j.dog.watch("the last word", j.startLimit(), nil)()
 	return j.agree(code)
 }
 
@@ -151,10 +153,13 @@ func (j *job) runCase(c Case) Verdict {
 // runHere runs c on this rank, in step with the other rank of the pair.
 func (j *job) runHere(c Case) outcome {
 	limit := j.settings.Timeout
-	ctx, cancel := context.WithTimeoutCause(context.Background(), limit,
-		fmt.Errorf("not done within --timeout %s: %w", limit, context.DeadlineExceeded))
-	defer cancel()
-	defer j.dog.watch(c.Name, limit)()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	// The goroutines are printed before the case learns that its time is over,
+	// while they show what it waits for.
+	defer j.dog.watch("case "+c.Name, limit, func() {
+		cancel(fmt.Errorf("not done within --timeout %s: %w", limit, context.DeadlineExceeded))
+	})()
 	r := &Rank{
 		Settings: j.settings, Driver: j.driver, Device: j.device, Primary: j.primary,
 		Log: slog.New(&handler{logs: j.logs}), ctx: ctx, world: j.world, readings: map[string]any{},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/gpurma/gpurma/cuda"
 	"github.com/gpurma/gpurma/cuda/drivers"
@@ -24,6 +25,7 @@ const jobDevices = "2"
 // returns the status to exit with, exitPassed to go on.
 func (j *job) begin() int {
 	ctx := context.Background()
+	defer j.dog.watch("the start", j.startLimit(), nil)()
 	if j.root() {
 		var err error
 		if j.report, err = newReport(j); err != nil {
@@ -42,7 +44,8 @@ func (j *job) begin() int {
 	mine := j.describe()
 	if err = errors.Join(err, j.open(ctx)); err != nil {
 		mine.Error = err.Error()
-		mine.NoGPU = errors.Is(err, cuda.ErrNoDriver)
+		// auto without a GPU is the emulator, and its failure is a failure.
+		mine.NoGPU = errors.Is(err, cuda.ErrNoDriver) && j.settings.Driver == drivers.LibCUDA
 	} else {
 		mine.describeDriver(j.driver, j.device)
 	}
@@ -112,8 +115,12 @@ func (j *job) makeNode(ctx context.Context) error {
 	return errors.Join(err, os.Setenv(softgpu.EnvNode, j.node))
 }
 
+// startLimit is how long the job may take to begin, and to end.
+func (j *job) startLimit() time.Duration { return max(j.settings.Timeout, time.Minute) }
+
 // end gives back what open took.
 func (j *job) end() error {
+	defer j.dog.watch("the end", j.startLimit(), nil)()
 	var errs []error
 	if j.driver != nil {
 		if j.primary != 0 {

@@ -18,8 +18,9 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitNothingRan = 77
-	// exitHung is what a rank aborts the job with when a case did not end.
-	exitHung = 124
+	// exitHung is what a rank aborts the job with when a case did not end:
+	// EX_TEMPFAIL, and not 124, by which timeout(1) means itself.
+	exitHung = 75
 	// exitTerminated is a rank's that was ended from outside, as a shell says
 	// it: 128 and the signal's number.
 	exitTerminated = 128 + 15

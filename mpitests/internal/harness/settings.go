@@ -71,6 +71,9 @@ func parse(p Program, args []string) (settings *Settings, help string, err error
 		return nil, "", err
 	}
 	s := &grammar.Settings
+	if s.Device < -1 {
+		return nil, "", fmt.Errorf("--device %d: want a device's number, from 0", s.Device)
+	}
 	if s.Timeout <= 0 {
 		return nil, "", fmt.Errorf("--timeout %s: must be positive", s.Timeout)
 	}

@@ -71,17 +71,19 @@ func judge(err error) (Verdict, string) {
 	return verdict, err.Error()
 }
 
-// leaves lists the errors that errors.Join put together.
+// leaves lists the errors that errors.Join put together, also below what wraps
+// them.
 func leaves(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		if joined, ok := inner.(interface{ Unwrap() []error }); ok {
+			var all []error
+			for _, e := range joined.Unwrap() {
+				all = append(all, leaves(e)...)
+			}
+			return all
+		}
 	}
-	var all []error
-	for _, e := range joined.Unwrap() {
-		all = append(all, leaves(e)...)
-	}
-	return all
+	return []error{err}
 }
 
 // combine makes one verdict of all ranks'. A failure is a failure wherever it

@@ -117,6 +117,7 @@ func TestUsage(t *testing.T) {
 		"three ranks":  {3, nil, "found 3 rank(s), need an even number"},
 		"flag":         {2, []string{"--frobnicate"}, "unknown flag --frobnicate"},
 		"driver":       {2, []string{"--driver", "cuda"}, "--driver must be one of"},
+		"device":       {2, []string{"--device=-5"}, "--device -5: want"},
 		"timeout":      {2, []string{"--timeout", "-3s"}, "--timeout"},
 		"no such case": {2, []string{"--run", "^nothing$"}, "no case matches --run ^nothing$"},
 		"regexp":       {2, []string{"--run", "("}, "--run: error parsing regexp"},
@@ -197,8 +198,9 @@ func TestP9Head(t *testing.T) {
 		"no GPU, required": {[]string{"GPURMA_REQUIRE_GPU=1"}, nil, 1, "0 passed, 1 failed, 0 skipped", "GPURMA_REQUIRE_GPU is set"},
 		"emulator, GPU required": {[]string{"GPURMA_REQUIRE_GPU=1"}, []string{"--driver", "softgpu"}, 1,
 			"0 passed, 1 failed, 0 skipped", "an emulator"},
-		"broken GPU host": {[]string{"GPURMA_DEV_ROOT=" + broken}, nil, 1, "0 passed, 1 failed, 0 skipped", "so this is a GPU host"},
-		"device":          {nil, []string{"--device", "9"}, 1, "0 passed, 1 failed, 0 skipped", "--device 9: found 2 device(s)"},
+		"emulator that cannot start": {[]string{"SOFTGPU_NODE=/nonexistent/a/b"}, nil, 1, "0 passed, 1 failed, 0 skipped", "/nonexistent/a"},
+		"broken GPU host":            {[]string{"GPURMA_DEV_ROOT=" + broken}, nil, 1, "0 passed, 1 failed, 0 skipped", "so this is a GPU host"},
+		"device":                     {nil, []string{"--device", "9"}, 1, "0 passed, 1 failed, 0 skipped", "--device 9: found 2 device(s)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ranked(t, 2, c.env, append(c.args, "--run", "^first$")...)

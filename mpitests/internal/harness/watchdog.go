@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -24,10 +25,10 @@ type watchdog struct {
 	grace  time.Duration
 }
 
-// watch prints this rank's goroutines when the case takes longer than limit and
-// aborts the job if it has still not ended a while later. The returned function
-// calls it off.
-func (d *watchdog) watch(name string, limit time.Duration) (stop func()) {
+// watch prints this rank's goroutines when what it watches takes longer than
+// limit, then calls expired, if not nil, and aborts the job if the end has still
+// not come a while later. The returned function calls it off.
+func (d *watchdog) watch(name string, limit time.Duration, expired func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		timer := time.NewTimer(limit)
@@ -37,12 +38,15 @@ func (d *watchdog) watch(name string, limit time.Duration) (stop func()) {
 			return
 		case <-timer.C:
 		}
-		dump(d.stderr, d.world.Rank(), fmt.Sprintf("case %s has not ended within %s", name, limit))
+		dump(d.stderr, d.world.Rank(), fmt.Sprintf("%s has not ended within %s", name, limit))
+		if expired != nil {
+			expired()
+		}
 		timer.Reset(d.grace)
 		select {
 		case <-done:
 		case <-timer.C:
-			fmt.Fprintf(d.stderr, "# rank %d: case %s hangs: aborting the job\n", d.world.Rank(), name)
+			fmt.Fprintf(d.stderr, "# rank %d: %s hangs: aborting the job\n", d.world.Rank(), name)
 			d.world.Abort(exitHung)
 		}
 	}()
@@ -52,10 +56,16 @@ func (d *watchdog) watch(name string, limit time.Duration) (stop func()) {
 
 // dump prints the stacks of all goroutines.
 func dump(w io.Writer, rank int, why string) {
-	fmt.Fprintf(w, "# rank %d (pid %d): %s; goroutines:\n", rank, os.Getpid(), why)
-	// Level 2 prints them as a crash does; writing to w is all that can fail.
-	_ = pprof.Lookup("goroutine").WriteTo(w, 2)
-	fmt.Fprintf(w, "# rank %d: end of goroutines\n", rank)
+	// One write, so that the ranks' dumps do not run into each other.
+	var all, stacks bytes.Buffer
+	fmt.Fprintf(&all, "# rank %d (pid %d): %s; goroutines:\n", rank, os.Getpid(), why)
+	// Level 2 prints them as a crash does; a buffer takes everything.
+	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2)
+	for line := range bytes.Lines(stacks.Bytes()) {
+		fmt.Fprintf(&all, "%d| %s", rank, line)
+	}
+	fmt.Fprintf(&all, "# rank %d: end of goroutines\n", rank)
+	_, _ = w.Write(all.Bytes()) // it is the last resort itself
 }
 
 // dumpOnSignal prints the goroutines at SIGUSR1, which mpirun hands on to its

@@ -39,10 +39,10 @@ func Main(m *testing.M) {
 
 // Build compiles the program in folder, relative to the test's own, once in a
 // test run, and returns its file. It skips the test where there is no Go or no
-// mpirun.
+// MPI with its headers.
 func Build(t *testing.T, folder string) string {
 	t.Helper()
-	for _, tool := range []string{"go", "mpirun"} {
+	for _, tool := range []string{"go", "mpirun", "mpicc"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("found no %s on the PATH, need one", tool)
 		}
