@@ -38,7 +38,8 @@ func Main(m *testing.M) {
 }
 
 // Build compiles the program in folder, relative to the test's own, once in a
-// test run, and returns its file. It skips the test where there is no Go or no
+// test run and with the race detector where the test has it, and returns its
+// file. It skips the test where there is no Go or no
 // MPI with its headers.
 func Build(t *testing.T, folder string) string {
 	t.Helper()
@@ -61,7 +62,11 @@ func Build(t *testing.T, folder string) string {
 		builds.files = map[string]string{}
 	}
 	file := filepath.Join(builds.folder, filepath.Base(folder))
-	out, err := exec.Command("go", "build", "-o", file, folder).CombinedOutput()
+	args := []string{"build", "-o", file}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, folder)...).CombinedOutput()
 	require.NoError(t, err, string(out))
 	builds.files[folder] = file
 	return file

@@ -48,11 +48,12 @@ func Run(program func(*World) int) int {
 
 // setDefaults keeps MPI off the GPU, and off the cores while it waits, where
 // neither the launcher nor the user said how it should be. Components that a
-// build does not have may be excluded all the same.
+// build does not have may be excluded all the same; usnic and ofi, fabrics that
+// a few messages do not need, take a second to start and stop.
 func setDefaults() {
 	for _, kv := range [][2]string{
 		{"OMPI_MCA_pml", "ob1"},
-		{"OMPI_MCA_btl", "^smcuda,openib,uct"},
+		{"OMPI_MCA_btl", "^smcuda,openib,uct,usnic,ofi"},
 		{"OMPI_MCA_osc", "^ucx"},
 		{"OMPI_MCA_coll", "^hcoll,ml,ucc"},
 		{"OMPI_MCA_mpi_yield_when_idle", "1"},
