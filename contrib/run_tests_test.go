@@ -585,3 +585,24 @@ func TestUsage(t *testing.T) {
 	require.Equal(t, 0, got.code)
 	require.Contains(t, got.out, "--setup")
 }
+
+// TestPipeline: what CI runs are this runner's commands, the programs on a GPU
+// among them.
+func TestPipeline(t *testing.T) {
+	commands := map[string]bool{}
+	for _, file := range []string{"../ci/gitlab-ci.yml", "../.ci/run"} {
+		raw, err := os.ReadFile(file)
+		require.NoError(t, err)
+		found := regexp.MustCompile(`(?m)contrib/run_tests\.sh"? (.+)$`).FindAllStringSubmatch(string(raw), -1)
+		require.NotEmpty(t, found, file)
+		for _, m := range found {
+			commands[m[1]] = true
+			p := mustProject(t, "")
+			got := p.run(append(strings.Fields(m[1]), "--help")...)
+			require.Equal(t, 0, got.code, got.out)
+			require.Contains(t, got.out, "Stages")
+		}
+	}
+	require.Contains(t, commands, "--setup --driver libcuda mpi")
+	require.Contains(t, commands, "--setup all")
+}

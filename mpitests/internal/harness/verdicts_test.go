@@ -233,3 +233,17 @@ func TestNoCUDALinked(t *testing.T) {
 	require.Contains(t, got.Stdout, "libmpi")
 	require.NotRegexp(t, `(?i)cuda|nvidia`, got.Stdout)
 }
+
+// TestThirdProgram: the program in docs/tests.md that shows how to write one is
+// the one here, has 50 lines at most, and works.
+func TestThirdProgram(t *testing.T) {
+	source, err := os.ReadFile("testdata/third/main.go")
+	require.NoError(t, err)
+	require.LessOrEqual(t, bytes.Count(source, []byte("\n")), 50)
+	doc, err := os.ReadFile("../../../docs/tests.md")
+	require.NoError(t, err)
+	require.Contains(t, string(doc), "```go\n"+string(source)+"```\n")
+	got := launchtest.Execute(t, nil, launchtest.Command(2, launchtest.Build(t, "./testdata/third"))...)
+	require.Equal(t, 0, got.Code, got)
+	require.Equal(t, "1 passed, 0 failed, 0 skipped", got.Last())
+}
