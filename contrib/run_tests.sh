@@ -24,7 +24,7 @@ Options
 
 Environment
   GPURMA_REQUIRE_GPU=1   a skip for want of a GPU is a failure
-  GPURMA_SCALE=0.1       how much of the long random tests to run; 1 is all
+  GPURMA_SCALE=0.1       how many rounds of the tests that repeat themselves; 1 is all
   GPURMA_TIME_LIMIT=900  seconds for each program
   MPIRUN, MPICC          the launcher and the compiler wrapper of the MPI to use
 
