@@ -37,6 +37,9 @@ find_launch() {
 			launch_note+=', no launcher component plm isolated: remote agent set to none'
 			;;
 		esac
+		# Not in /dev/shm, which may be small, and where a killed job would leave them.
+		export OMPI_MCA_btl_vader_backing_directory="${OMPI_MCA_btl_vader_backing_directory:-$logs}"
+		export OMPI_MCA_btl_sm_backing_directory="${OMPI_MCA_btl_sm_backing_directory:-$logs}"
 		cores=$(nproc)
 		launch+=(--bind-to none --oversubscribe)
 		if [ "$np" -gt "$cores" ]; then

@@ -87,9 +87,13 @@ func (r Result) Last() string {
 	return lines[len(lines)-1]
 }
 
-// Execute runs a command with env added to the environment.
+// Execute runs a command with env added to the environment. What a killed job
+// leaves of its shared memory goes with the test.
 func Execute(t *testing.T, env []string, command ...string) Result {
 	t.Helper()
+	for _, component := range []string{"vader", "sm"} { // Open MPI 4 and 5
+		env = append(env, "OMPI_MCA_btl_"+component+"_backing_directory="+t.TempDir())
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), Limit)
 	defer cancel()
 	return Finish(t, exec.CommandContext(ctx, command[0], command[1:]...), env)
