@@ -24,7 +24,7 @@ func (c *Cache) importLegacy(e *entry, h Handle, mctx cuda.Context) (imported, e
 		return err
 	})
 	if err != nil {
-		return nil, openError(err, "open legacy handle")
+		return nil, openError(KindLegacy, err, "open legacy handle")
 	}
 	return m, nil
 }

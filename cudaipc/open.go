@@ -165,12 +165,15 @@ func (c *Cache) clearRange(e *entry) (busy int) {
 
 // openError gives a failed open of a handle its sentinel. FACTS F9, F20, F25:
 // a handle whose allocation was freed is an invalid value; one whose process has
-// died, or that another context has open, is an invalid handle.
-func openError(err error, what string) error {
+// died, or that another context has open, is an invalid handle. kind is the
+// handle's: what a driver means by not permitted depends on it.
+func openError(kind Kind, err error, what string) error {
 	sentinel, hint := error(nil), ""
 	switch {
 	case errors.Is(err, cuda.ErrorInvalidValue):
 		sentinel, hint = ErrStale, " (the exporter has freed it)"
+	case kind == KindLegacy && errors.Is(err, cuda.ErrorNotPermitted):
+		sentinel, hint = ErrStale, " (the exporter has freed it and has other memory at its address)"
 	case errors.Is(err, cuda.ErrorAlreadyMapped):
 		sentinel, hint = ErrAlreadyMapped, " (something else in this process has the range open)"
 	case errors.Is(err, cuda.ErrorInvalidHandle):

@@ -43,7 +43,7 @@ func TestOpenErrors(t *testing.T) {
 		cuda.ErrorInvalidContext:        ErrUnreachable, // F8
 		cuda.ErrorInvalidDevice:         ErrUnreachable,
 		cuda.ErrorPeerAccessUnsupported: ErrUnreachable,
-		cuda.ErrorNotPermitted:          ErrUnreachable,
+		cuda.ErrorNotPermitted:          ErrStale, // F9, other memory at the address
 		cuda.ErrorNotSupported:          ErrUnreachable,
 		cuda.ErrorAlreadyMapped:         ErrAlreadyMapped,
 		cuda.ErrorOutOfMemory:           cuda.ErrorOutOfMemory,

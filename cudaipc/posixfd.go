@@ -62,7 +62,7 @@ func (c *Cache) fetchFD(ctx context.Context, e *entry, h Handle, opts MapOptions
 // open makes the four steps and stops at the first that fails; close undoes.
 func (m *vmmMapping) open(fd int, dev cuda.Device) (err error) {
 	if m.handle, err = m.drv.MemImportPosixFD(m.ctx, fd); err != nil {
-		return openError(err, "import descriptor")
+		return openError(KindPosixFD, err, "import descriptor")
 	}
 	m.imported = true
 	if m.base, err = m.drv.MemAddressReserve(m.ctx, m.size, 0); err != nil {
@@ -74,7 +74,7 @@ func (m *vmmMapping) open(fd int, dev cuda.Device) (err error) {
 	}
 	m.mapped = true
 	if err = m.drv.MemSetAccess(m.ctx, m.base, m.size, dev, cuda.AccessReadWrite); err != nil {
-		return openError(err, "set access")
+		return openError(KindPosixFD, err, "set access")
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func lengthError(err error, what string, size uint64) error {
 	if errors.Is(err, cuda.ErrorInvalidValue) {
 		return fmt.Errorf("%w: %s of %d bytes: %w", ErrInvalidKey, what, size, err)
 	}
-	return openError(err, what)
+	return openError(KindPosixFD, err, what)
 }
 
 func (m *vmmMapping) kind() Kind          { return KindPosixFD }

@@ -142,7 +142,7 @@ func eachDriver(t *testing.T, test func(i *importer, memory Kind)) {
 	for _, memory := range []Kind{KindLegacy, KindPosixFD} {
 		t.Run("softgpu/"+memory.String(), func(t *testing.T) {
 			d := softgputest.New(t)
-			test(mustImporter(t, d, "softgpu", "SOFTGPU_NODE="+d.NodePath()), memory)
+			test(mustImporter(t, d, "softgpu", "SOFTGPU_NODE="+d.NodePath(), drivers.RequireGPUVariable+"="), memory)
 		})
 		t.Run("libcuda/"+memory.String(), func(t *testing.T) {
 			d, err := drivers.Open(drivers.LibCUDA)

@@ -225,6 +225,13 @@ func TestStaleKey(t *testing.T) {
 	_, err := c.Map(t.Context(), k, MapOptions{})
 	require.ErrorIs(t, err, ErrStale)
 	require.ErrorIs(t, err, cuda.ErrorInvalidValue)
+
+	again := owner.alloc(mib)
+	require.Equal(t, p, again)
+	_, err = c.Map(t.Context(), k, MapOptions{})
+	require.ErrorIs(t, err, ErrStale)
+	require.ErrorIs(t, err, cuda.ErrorNotPermitted)
+	owner.free(again)
 }
 
 // P5: one allocation on two local devices; each mapping ends alone, and the

@@ -195,7 +195,8 @@ func testF8(f *fixture) {
 	f.free(ptr)
 }
 
-// testF9: a handle whose allocation is gone opens no more.
+// testF9: a handle whose allocation is gone opens no more. The answer tells
+// whether another allocation is at its address (F2: the same one is used again).
 func testF9(f *fixture) {
 	size := f.opts.Size
 	p, base := f.pair()
@@ -216,7 +217,7 @@ func testF9(f *fixture) {
 
 	theirs = p.alloc(size)
 	_, err = f.tryOpen(closed)
-	f.refused(cuda.ErrorInvalidValue, err, "old handle, another allocation at the address")
+	f.refused(cuda.ErrorNotPermitted, err, "old handle, another allocation at the address")
 	f.NoError(p.free(theirs))
 	f.missing(base, 0, "in the end")
 }

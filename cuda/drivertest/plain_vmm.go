@@ -132,7 +132,7 @@ func testVMMRefused(f *fixture) {
 	_, err = f.drv.MemCreate(f.ctx, block, cuda.AllocationProp{Device: -1})
 	f.refusedSomehow("create on no device", err)
 	_, err = f.drv.MemGetAllocationGranularity(cuda.AllocationProp{Device: -1})
-	f.refusedSomehow("granularity of no device", err)
+	f.observed("granularity of no device: %v", err)
 
 	mem, err := f.drv.MemCreate(f.ctx, 2*block, prop)
 	f.NoError(err)

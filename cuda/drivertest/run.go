@@ -22,6 +22,10 @@ type Options struct {
 	// too early doubles it. Defaults: Size, and 80.
 	CopySize uint64
 	Copies   int
+	// Slack is how far free memory may be off: what a driver takes for itself
+	// now and then, and less than the 2 MiB that memory comes and goes in.
+	// Default 0.
+	Slack uint64
 }
 
 func (o Options) withDefaults() Options {

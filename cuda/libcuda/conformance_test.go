@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 		tb.Cleanup(func() { require.NoError(tb, drv.Close()) })
 		return drv, nil
 	}
-	drivertest.Run(t, open, drivertest.Options{})
+	drivertest.Run(t, open, drivertest.Options{Slack: 1 << 20})
 }
 
 // requireGPU skips a test on a machine without a GPU, or fails it where

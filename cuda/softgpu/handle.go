@@ -14,6 +14,7 @@ type handle struct {
 	alloc  uint64
 	slot   uint32
 	device uint32 // of the node
+	va     uint64 // the owner's address
 }
 
 const handleMagic = "SGPUIPC1"
@@ -25,6 +26,7 @@ func (h handle) encode() (out cuda.IpcMemHandle) {
 	binary.LittleEndian.PutUint64(out[32:], h.alloc)
 	binary.LittleEndian.PutUint32(out[40:], h.slot)
 	binary.LittleEndian.PutUint32(out[44:], h.device)
+	binary.LittleEndian.PutUint64(out[48:], h.va)
 	binary.LittleEndian.PutUint32(out[60:], crc32.ChecksumIEEE(out[:60]))
 	return out
 }
@@ -38,5 +40,6 @@ func decodeHandle(in cuda.IpcMemHandle) (h handle, ok bool) {
 	h.alloc = binary.LittleEndian.Uint64(in[32:])
 	h.slot = binary.LittleEndian.Uint32(in[40:])
 	h.device = binary.LittleEndian.Uint32(in[44:])
+	h.va = binary.LittleEndian.Uint64(in[48:])
 	return h, true
 }

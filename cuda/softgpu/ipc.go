@@ -51,6 +51,7 @@ func (d *Driver) IpcGetMemHandle(ctx cuda.Context, ptr cuda.DevicePtr) (cuda.Ipc
 		alloc:  a.id,
 		slot:   a.slots[0],
 		device: uint32(a.region.device),
+		va:     uint64(a.base),
 	}.encode(), nil
 }
 
@@ -69,7 +70,7 @@ func (d *Driver) IpcOpenMemHandle(ctx cuda.Context, ipc cuda.IpcMemHandle, flags
 	switch {
 	case d.cfg.NoLegacyIPC:
 		return 0, failed(call, cuda.ErrorNotSupported)
-	case flags != cuda.IpcMemLazyEnablePeerAccess || !ok || h.node != d.node.id:
+	case flags&cuda.IpcMemLazyEnablePeerAccess == 0 || !ok || h.node != d.node.id:
 		return 0, failed(call, cuda.ErrorInvalidValue)
 	case h.table == d.table.id:
 		return 0, failed(call, cuda.ErrorInvalidContext)
@@ -148,7 +149,8 @@ func (d *Driver) openNew(c *context, h handle) (ptr cuda.DevicePtr, err error) {
 }
 
 // lookUp reads the handle's allocation from its owner's table. An owner that is
-// gone is ErrorInvalidHandle, an allocation that is gone ErrorInvalidValue.
+// gone is ErrorInvalidHandle, an allocation that is gone ErrorInvalidValue, or
+// ErrorNotPermitted where another one is at its address.
 func (d *Driver) lookUp(h handle) (slot, error) {
 	name := filepath.Join(d.node.path, fmt.Sprintf("%s%016x", tablePart, h.table))
 	f, err := os.Open(name)
@@ -168,7 +170,13 @@ func (d *Driver) lookUp(h handle) (slot, error) {
 	}
 	s, err := readSlot(f, &d.node.header, h.slot, h.alloc)
 	if errors.Is(err, errNoSlot) {
-		return slot{}, fmt.Errorf("%w: the allocation is gone", cuda.ErrorInvalidValue)
+		reused, err := startsAt(f, &d.node.header, h.va)
+		if reused {
+			err = fmt.Errorf("%w: the allocation is gone, and another one is at its address", cuda.ErrorNotPermitted)
+		} else if err == nil {
+			err = fmt.Errorf("%w: the allocation is gone", cuda.ErrorInvalidValue)
+		}
+		return slot{}, err
 	}
 	if err == nil && s.device != h.device {
 		return slot{}, cuda.ErrorInvalidValue

@@ -119,6 +119,23 @@ func readSlot(f *os.File, h *header, number uint32, id uint64) (slot, error) {
 	return s, nil
 }
 
+// startsAt tells whether an allocation in another process's table starts at va.
+func startsAt(f *os.File, h *header, va uint64) (bool, error) {
+	slots := io.NewSectionReader(f, slotsAt(h), 1<<62)
+	for b := make([]byte, slotSize); ; {
+		if _, err := io.ReadFull(slots, b); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return false, nil
+			}
+			return false, err
+		}
+		state := binary.LittleEndian.Uint64(b)
+		if state != 0 && state&continuesFlag == 0 && binary.LittleEndian.Uint64(b[24:]) == va {
+			return true, nil
+		}
+	}
+}
+
 // validExtents tells whether the extents are blocks of a device of the node.
 func validExtents(h *header, device uint32, es []extent) bool {
 	var total uint64
