@@ -116,7 +116,8 @@ func hold(stdin io.Reader, stdout io.Writer) error {
 	if _, err := drv.DevicePrimaryCtxRetain(o.Device); err != nil {
 		return err
 	}
-	lib, err := ucxlite.NewContext(drv, ucxlite.ContextOptions{})
+	config := ucxlite.DefaultConfig() // as the ranks'
+	lib, err := ucxlite.NewContext(drv, ucxlite.ContextOptions{Config: &config})
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,8 @@ func (s *session) setUp(ctx context.Context, r *harness.Rank) error {
 		return err
 	}
 	var err error
-	if s.lib, err = ucxlite.NewContext(r.Driver, ucxlite.ContextOptions{Logger: r.Log}); err != nil {
+	config := ucxlite.DefaultConfig() // and not the environment's
+	if s.lib, err = ucxlite.NewContext(r.Driver, ucxlite.ContextOptions{Config: &config, Logger: r.Log}); err != nil {
 		return err
 	}
 	if s.worker, err = s.lib.NewWorker(ucxlite.WorkerOptions{}); err != nil {

@@ -25,7 +25,7 @@ type stage struct{ now *scene }
 
 // set returns the scene for c, on both ranks a new one or on both the old one.
 func (s *stage) set(ctx context.Context, r *harness.Rank, c testCase) (*scene, error) {
-	name := fmt.Sprintf("%d/%d", c.situation.index, c.sender)
+	name := fmt.Sprint(c.situation.index)
 	have := "-"
 	if s.now != nil {
 		have = s.now.name
@@ -63,13 +63,14 @@ func enterScene(ctx context.Context, r *harness.Rank, c testCase) (_ *scene, err
 			err = errors.Join(err, sc.leave())
 		}
 	}()
-	if sc.arrangement, err = c.situation.enter(r.Driver, r.Device, r.Index() == c.sender); err != nil {
+	if sc.arrangement, err = c.situation.enter(r.Driver, r.Device); err != nil {
 		if errors.Is(err, errNeedsDevice) {
 			err = harness.Skipf("%v", err)
 		}
 		return nil, err
 	}
-	if sc.lib, err = ucxlite.NewContext(r.Driver, ucxlite.ContextOptions{Logger: r.Log}); err != nil {
+	config := ucxlite.DefaultConfig() // and not the environment's
+	if sc.lib, err = ucxlite.NewContext(r.Driver, ucxlite.ContextOptions{Config: &config, Logger: r.Log}); err != nil {
 		return nil, err
 	}
 	if sc.worker, err = sc.lib.NewWorker(ucxlite.WorkerOptions{}); err != nil {

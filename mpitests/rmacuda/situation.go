@@ -15,29 +15,32 @@ type situation struct {
 	about string
 	// arrange decides for one rank. It may retain and create contexts through
 	// the arrangement, which gives them back.
-	arrange func(a *arrangement, sender bool) error
+	arrange func(a *arrangement) error
 }
 
 // The six, by UCX's index.
 var situations = []situation{
-	{0, "primary context for allocation and communication", func(a *arrangement, _ bool) error {
+	{0, "primary context for allocation and communication", func(a *arrangement) error {
 		a.current = a.owner
 		return nil
 	}},
-	{1, "primary context for allocation, none for communication", func(*arrangement, bool) error {
+	{1, "primary context for allocation, none for communication", func(*arrangement) error {
 		return nil
 	}},
-	{2, "primary context for allocation, communication from another thread with none", func(a *arrangement, _ bool) error {
+	{2, "primary context for allocation, communication from another thread with none", func(a *arrangement) error {
 		a.otherThread = true
 		return nil
 	}},
-	{3, "user context on the sender", func(a *arrangement, sender bool) error {
-		return a.userContextIf(sender)
+	{3, "primary context for allocation, a user context for communication", func(a *arrangement) (err error) {
+		a.current, err = a.userContext()
+		return err
 	}},
-	{4, "user context on the receiver", func(a *arrangement, sender bool) error {
-		return a.userContextIf(!sender)
+	{4, "user context for allocation, the primary one for communication", func(a *arrangement) (err error) {
+		a.current = a.owner
+		a.owner, err = a.userContext()
+		return err
 	}},
-	{5, "another device's primary context for communication", func(a *arrangement, _ bool) error {
+	{5, "another device's primary context for communication", func(a *arrangement) error {
 		return a.otherDevice()
 	}},
 }
@@ -59,7 +62,7 @@ type arrangement struct {
 }
 
 // enter puts s in force for memory on dev.
-func (s situation) enter(drv cuda.Driver, dev cuda.Device, sender bool) (_ *arrangement, err error) {
+func (s situation) enter(drv cuda.Driver, dev cuda.Device) (_ *arrangement, err error) {
 	a := &arrangement{drv: drv, dev: dev}
 	defer func() {
 		if err == nil {
@@ -74,7 +77,7 @@ func (s situation) enter(drv cuda.Driver, dev cuda.Device, sender bool) (_ *arra
 	if a.owner, err = a.primary(dev); err != nil {
 		return nil, err
 	}
-	if err := s.arrange(a, sender); err != nil {
+	if err := s.arrange(a); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -89,19 +92,14 @@ func (a *arrangement) primary(dev cuda.Device) (cuda.Context, error) {
 	return ctx, nil
 }
 
-// userContextIf allocates and communicates in a context of its own where here
-// holds, and in the primary one elsewhere.
-func (a *arrangement) userContextIf(here bool) error {
-	if here {
-		ctx, err := a.drv.CtxCreate(a.dev)
-		if err != nil {
-			return err
-		}
-		a.undo = append(a.undo, func() error { return a.drv.CtxDestroy(ctx) })
-		a.owner = ctx
+// userContext creates a context beside the primary one.
+func (a *arrangement) userContext() (cuda.Context, error) {
+	ctx, err := a.drv.CtxCreate(a.dev)
+	if err != nil {
+		return 0, err
 	}
-	a.current = a.owner
-	return nil
+	a.undo = append(a.undo, func() error { return a.drv.CtxDestroy(ctx) })
+	return ctx, nil
 }
 
 func (a *arrangement) otherDevice() error {
