@@ -155,14 +155,21 @@ func (j *job) runHere(c Case) outcome {
 	limit := j.settings.Timeout
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
+	var expired atomic.Bool
 	// The goroutines are printed before the case learns that its time is over,
 	// while they show what it waits for.
 	defer j.dog.watch("case "+c.Name, limit, func() {
+		expired.Store(true)
 		cancel(fmt.Errorf("not done within --timeout %s: %w", limit, context.DeadlineExceeded))
 	})()
 	r := &Rank{
 		Settings: j.settings, Driver: j.driver, Device: j.device, Primary: j.primary,
 		Log: slog.New(&handler{logs: j.logs}), ctx: ctx, world: j.world, readings: map[string]any{},
+	}
+	r.peerExpired = func() {
+		if !expired.Swap(true) {
+			j.dog.dump("case " + c.Name + " has not ended in time on the other rank")
+		}
 	}
 	if j.settings.Verbose {
 		r.live = j.stdout
@@ -179,7 +186,7 @@ func (j *job) runHere(c Case) outcome {
 		}
 	}
 	verdict, reason := judge(err)
-	o := outcome{Rank: j.world.Rank(), Verdict: verdict, Reason: reason, Remark: r.remark, Notes: r.notes, Readings: r.readings}
+	o := outcome{Rank: j.world.Rank(), Verdict: verdict, Reason: reason, Remark: r.remark, Notes: r.notes, Readings: r.readings, Expired: expired.Load()}
 	r.finish(o)
 	return o
 }

@@ -35,6 +35,10 @@ type Rank struct {
 	readings map[string]any
 	remark   string
 	ended    error // why the other rank sends nothing any more
+
+	// peerExpired is called when the other rank has run out of time while this
+	// one was still in the case: what this one does may be the reason.
+	peerExpired func()
 }
 
 // Index is this rank's number within the pair, 0 or 1.
@@ -100,7 +104,14 @@ func (r *Rank) Recv() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.read(message)
+	o, err := r.read(message)
+	if o.Expired {
+		r.peerExpired()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return message[1:], nil
 }
 
 // Exchange sends b to the other rank and returns what that one exchanges for it.
@@ -124,11 +135,12 @@ func (r *Rank) Barrier() error {
 	return err
 }
 
-func (r *Rank) read(message []byte) ([]byte, error) {
+// read returns the outcome with which the other rank has ended, in r.ended too,
+// where message is not data.
+func (r *Rank) read(message []byte) (o outcome, err error) {
 	if message[0] == kindData {
-		return message[1:], nil
+		return o, nil
 	}
-	var o outcome
 	if err := json.Unmarshal(message[1:], &o); err != nil {
 		o = outcome{Verdict: Fail, Reason: err.Error()}
 	}
@@ -142,7 +154,7 @@ func (r *Rank) read(message []byte) ([]byte, error) {
 	default:
 		r.ended = fmt.Errorf("%s", text)
 	}
-	return nil, r.ended
+	return o, r.ended
 }
 
 // finish tells the other rank how this one ended, and waits until it has ended

@@ -46,6 +46,7 @@ type outcome struct {
 	Remark   string         `json:"remark,omitempty"`
 	Notes    []string       `json:"notes,omitempty"`
 	Readings map[string]any `json:"readings,omitempty"`
+	Expired  bool           `json:"expired,omitempty"` // its time was over
 }
 
 // judge turns a case's error into a verdict. Where errors were joined, a failure

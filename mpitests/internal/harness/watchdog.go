@@ -38,7 +38,7 @@ func (d *watchdog) watch(name string, limit time.Duration, expired func()) (stop
 			return
 		case <-timer.C:
 		}
-		dump(d.stderr, d.world.Rank(), fmt.Sprintf("%s has not ended within %s", name, limit))
+		d.dump(fmt.Sprintf("%s has not ended within %s", name, limit))
 		if expired != nil {
 			expired()
 		}
@@ -53,6 +53,8 @@ func (d *watchdog) watch(name string, limit time.Duration, expired func()) (stop
 	var once sync.Once
 	return func() { once.Do(func() { close(done) }) }
 }
+
+func (d *watchdog) dump(why string) { dump(d.stderr, d.world.Rank(), why) }
 
 // dump prints the stacks of all goroutines.
 func dump(w io.Writer, rank int, why string) {
