@@ -60,7 +60,7 @@ func testUserContext(f *fixture) {
 	_, err = f.drv.PointerGetAttribute(cuda.PointerAttributeBufferID, ptr)
 	f.refused(cuda.ErrorInvalidValue, err, "pointer of a destroyed context")
 	f.missing(base, 0, "the contexts ended with their memory")
-	f.refusedSomehow("destroy of no context", f.drv.CtxDestroy(0))
+	f.refused(cuda.ErrorInvalidValue, f.drv.CtxDestroy(0), "destroy of no context")
 }
 
 // testContextArgument: no context is CUDA's "no context bound to the thread".

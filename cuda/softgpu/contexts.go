@@ -184,6 +184,9 @@ func (d *Driver) CtxDestroy(ctx cuda.Context) error {
 		d.mu.RLock()
 		c = d.contexts[ctx]
 		d.mu.RUnlock()
+		if ctx == 0 {
+			return cuda.ErrorInvalidValue
+		}
 		if c == nil || c.primary {
 			c = nil
 			return cuda.ErrorInvalidContext

@@ -178,11 +178,15 @@ func (d *Driver) publish(a *allocation) error {
 
 // MemFree waits for the context's work and for all other work of this process
 // that uses the memory, then frees it. Memory that another process has open
-// stays taken.
+// stays taken. Address 0 is no memory, and freeing it succeeds.
 func (d *Driver) MemFree(ctx cuda.Context, ptr cuda.DevicePtr) error {
 	const call = "cuMemFree"
 	if err := d.enter(call); err != nil {
 		return err
+	}
+	if ptr == 0 {
+		_, err := d.useContext(ctx)
+		return failed(call, err)
 	}
 	c, a, err := d.detach(ctx, ptr, native, managed)
 	if err != nil {
