@@ -13,6 +13,7 @@ type Driver interface {
 	Streams
 	Managed
 	VirtualMemory
+	MemoryPools
 }
 
 // Platform is what a driver says of itself.
@@ -163,4 +164,36 @@ type VirtualMemory interface {
 	MemExportPosixFD(ctx Context, handle MemHandle) (fd int, err error)
 	// MemImportPosixFD is cuMemImportFromShareableHandle. It does not take fd.
 	MemImportPosixFD(ctx Context, fd int) (MemHandle, error)
+}
+
+// MemoryPools is the stream-ordered allocator with pools that can be shared.
+// Memory freed into a pool stays with it for later allocations. What a private
+// pool does not need goes back to the device when a stream, event or context is
+// next waited for; what an exported one does not need goes back when its owner
+// destroys it (FACTS F13).
+type MemoryPools interface {
+	MemPoolCreate(ctx Context, prop MemPoolProp) (MemPool, error)
+	// MemPoolDestroy ends the pool, of which allocations may be left: they stay
+	// valid until they are freed.
+	MemPoolDestroy(ctx Context, pool MemPool) error
+	// MemPoolTrimTo gives unused memory back, down to keep bytes.
+	MemPoolTrimTo(ctx Context, pool MemPool, keep uint64) error
+	// MemPoolSetAccess says what dev may do with all of the pool's memory. The
+	// device that has the memory may read and write it without.
+	MemPoolSetAccess(ctx Context, pool MemPool, dev Device, flags AccessFlags) error
+	// MemPoolExportPosixFD is cuMemPoolExportToShareableHandle for POSIX
+	// descriptors: the caller owns the descriptor.
+	MemPoolExportPosixFD(ctx Context, pool MemPool) (fd int, err error)
+	// MemPoolImportPosixFD is cuMemPoolImportFromShareableHandle. It does not
+	// take fd. Nothing can be allocated from an imported pool.
+	MemPoolImportPosixFD(ctx Context, fd int) (MemPool, error)
+	// MemPoolExportPointer describes an allocation of an exported pool.
+	MemPoolExportPointer(ctx Context, ptr DevicePtr) (MemPoolPtrExportData, error)
+	// MemPoolImportPointer maps the allocation that data describes, of the pool
+	// that was imported as pool. It is freed by MemFreeAsync or MemFree, which
+	// CUDA wants done before the exporter's free.
+	MemPoolImportPointer(ctx Context, pool MemPool, data MemPoolPtrExportData) (DevicePtr, error)
+	MemAllocFromPoolAsync(ctx Context, size uint64, pool MemPool, stream Stream) (DevicePtr, error)
+	// MemFreeAsync frees memory of a pool when the stream gets to it.
+	MemFreeAsync(ctx Context, ptr DevicePtr, stream Stream) error
 }

@@ -32,6 +32,9 @@ type Event uintptr
 // (CUmemGenericAllocationHandle).
 type MemHandle uint64
 
+// MemPool names a memory pool (CUmemoryPool).
+type MemPool uintptr
+
 // UUID identifies a physical device; it is the same in every process.
 type UUID [16]byte
 
@@ -96,6 +99,17 @@ type AllocationProp struct {
 	Device      Device     // the device that holds the memory
 	HandleTypes HandleType // the kinds it may be exported as; HandleTypeNone for none
 }
+
+// MemPoolProp says where a pool takes its memory and how it may be exported
+// (CUmemPoolProps, pinned device memory without a limit).
+type MemPoolProp struct {
+	Device      Device
+	HandleTypes HandleType
+}
+
+// MemPoolPtrExportData describes an allocation of a shared pool to another
+// process that imported the pool (CUmemPoolPtrExportData). It is plain data.
+type MemPoolPtrExportData [64]byte
 
 // AccessFlags are CUmemAccess_flags.
 type AccessFlags uint32

@@ -112,12 +112,21 @@ func testF15(f *fixture) {
 	}
 	f.Equal(1, has(cuda.DeviceAttributeHandleTypePosixFD))
 	fabric := has(cuda.DeviceAttributeHandleTypeFabricSupported)
-	f.observed("fabric handles announced: %d, pool handle types: %d", fabric, has(cuda.DeviceAttributeMempoolSupportedHandles))
+	pools := cuda.HandleType(has(cuda.DeviceAttributeMempoolSupportedHandles))
+	f.Equal(cuda.HandleTypePosixFD, pools&cuda.HandleTypePosixFD)
+	f.observed("fabric handles announced: %d, pool handle types: %v", fabric, pools)
 	if fabric == 0 {
 		f.t.Skip("found a device without fabric handles, need one with them")
 	}
 	_, err := f.drv.MemCreate(f.ctx, block, cuda.AllocationProp{Device: f.dev, HandleTypes: cuda.HandleTypeFabric})
 	f.refused(cuda.ErrorNotPermitted, err)
+
+	// A pool for fabric handles is made, and its pointers promise them.
+	pool := f.pool(cuda.HandleTypeFabric)
+	ptr := f.poolAlloc(pool, block)
+	f.EqualValues(cuda.HandleTypeFabric, f.attribute(cuda.PointerAttributeAllowedHandleTypes, ptr))
+	f.poolFree(ptr)
+	f.NoError(f.drv.MemPoolDestroy(f.ctx, pool))
 }
 
 // testF24: a descriptor imported twice gives two handles, each released once.

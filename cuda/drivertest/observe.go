@@ -97,3 +97,11 @@ func observeSecondContextAfterClose(f *fixture) {
 	f.NoError(f.drv.CtxDestroy(second))
 	f.NoError(p.free(i.theirs))
 }
+
+// observePoolFreeInFlight: what copies see whose pool memory is freed on another
+// stream.
+func observePoolFreeInFlight(f *fixture) {
+	f.NoError(f.observeInPeer(request{
+		Op: "freePoolLoaded", Size: f.opts.CopySize, Seed: 1, Count: f.opts.Copies,
+	}))
+}

@@ -79,6 +79,9 @@ func suite() []conformanceTest {
 		{"PlainManaged", testManaged},
 		{"PlainVMM", testVMM},
 		{"PlainVMMRefused", testVMMRefused},
+		{"PlainPools", testPools},
+		{"PlainPoolsRefused", testPoolsRefused},
+		{"PlainPoolsShared", testPoolsShared},
 		{"PlainConcurrentCalls", testConcurrentCalls},
 
 		{"F1FreeWhileImported", testF1},
@@ -93,6 +96,7 @@ func suite() []conformanceTest {
 		{"F10NotLegacyShareable", testF10},
 		{"F11PosixFDOutlivesOwner", testF11},
 		{"F12Granularity", testF12},
+		{"F13ExportedPoolKeepsMemory", testF13},
 		{"F14ImporterDies", testF14},
 		{"F15FabricWithoutChannel", testF15},
 		{"F16ContextCost", testF16},
@@ -107,6 +111,7 @@ func suite() []conformanceTest {
 
 		{"ObserveMemsetUnfinished", observeMemsetUnfinished},
 		{"ObserveUnmapInFlight", observeUnmapInFlight},
+		{"ObservePoolFreeInFlight", observePoolFreeInFlight},
 		{"ObserveNoAccess", observeNoAccess},
 		{"ObserveOpenFreedButHeld", observeOpenFreedButHeld},
 		{"ObserveSecondContextAfterClose", observeSecondContextAfterClose},

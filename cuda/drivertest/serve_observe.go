@@ -46,6 +46,46 @@ func (s *server) unmapLoaded(r request) (answer, error) {
 	return answer{Notes: n}, nil
 }
 
+// freePoolLoaded frees pool memory, on a stream of its own, that copies are
+// reading.
+func (s *server) freePoolLoaded(r request) (answer, error) {
+	var n notes
+	pool, err := s.drv.MemPoolCreate(s.ctx, cuda.MemPoolProp{Device: s.dev})
+	if err != nil {
+		return answer{}, err
+	}
+	ptr, err := poolAlloc(s.drv, s.ctx, pool, r.Size)
+	if err != nil {
+		return answer{}, err
+	}
+	dst, err := s.drv.MemAlloc(s.ctx, r.Size)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := fill(s.drv, s.ctx, ptr, r.Size, r.Seed); err != nil {
+		return answer{}, err
+	}
+	stream, err := s.drv.StreamCreate(s.ctx, cuda.StreamNonBlocking)
+	if err != nil {
+		return answer{}, err
+	}
+	l, err := startLoad(s.drv, s.ctx, dst, ptr, r.Size, r.Count)
+	if err != nil {
+		return answer{}, err
+	}
+	n.add("free: %v", s.drv.MemFreeAsync(s.ctx, ptr, stream))
+	n.add("wait for the free: %v", s.drv.StreamSynchronize(s.ctx, stream))
+	after, err := l.running()
+	n.add("copies running after the free: %v (%v)", after, err)
+	n.add("trim: %v", s.drv.MemPoolTrimTo(s.ctx, pool, 0))
+	n.add("destroy: %v", s.drv.MemPoolDestroy(s.ctx, pool))
+	after, err = l.running()
+	n.add("copies running after the pool's end: %v (%v)", after, err)
+	n.add("wait for the copies: %v", s.drv.StreamSynchronize(s.ctx, l.stream))
+	n.add("bytes copied: %v", verdict(verify(s.drv, s.ctx, dst, r.Size, r.Seed)))
+	return answer{Notes: n}, nil
+}
+
 // copyNoAccess reads VMM memory that no MemSetAccess has opened.
 func (s *server) copyNoAccess(r request) (answer, error) {
 	var n notes

@@ -16,6 +16,7 @@ type request struct {
 	Count  int                   `json:",omitzero"`
 	Handle []byte                `json:",omitzero"`
 	Mem    cuda.MemHandle        `json:",omitzero"`
+	Pool   cuda.MemPool          `json:",omitzero"`
 	Types  cuda.HandleType       `json:",omitzero"`
 	Attr   cuda.PointerAttribute `json:",omitzero"`
 	FD     int                   `json:",omitzero"`
@@ -29,6 +30,7 @@ type answer struct {
 	Value  uint64         `json:",omitzero"`
 	Handle []byte         `json:",omitzero"`
 	Mem    cuda.MemHandle `json:",omitzero"`
+	Pool   cuda.MemPool   `json:",omitzero"`
 	UUID   cuda.UUID      `json:",omitzero"`
 	FD     int            `json:",omitzero"`
 	Notes  []string       `json:",omitzero"`

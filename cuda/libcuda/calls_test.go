@@ -60,6 +60,7 @@ func want[T comparable](got T, err error, expected T) error {
 const (
 	fakeRange  cuda.DevicePtr = 0x7f0000000000
 	fakeHandle cuda.MemHandle = 0xaaaabbbbccccdddd
+	fakePool   cuda.MemPool   = 0x9001
 	fakeBlock                 = 2 << 20
 )
 
@@ -288,6 +289,46 @@ var driverCalls = []driverCall{
 	{"MemImportPosixFD", "cuMemImportFromShareableHandle", true, func(d cuda.Driver, o objects) error {
 		h, err := d.MemImportPosixFD(o.ctx, 0)
 		return want(h, err, fakeHandle)
+	}},
+
+	{"MemPoolCreate", "cuMemPoolCreate", true, func(d cuda.Driver, o objects) error {
+		pool, err := d.MemPoolCreate(o.ctx, cuda.MemPoolProp{Device: 1, HandleTypes: cuda.HandleTypePosixFD})
+		return want(pool, err, fakePool)
+	}},
+	{"MemPoolDestroy", "cuMemPoolDestroy", true, func(d cuda.Driver, o objects) error {
+		return d.MemPoolDestroy(o.ctx, fakePool)
+	}},
+	{"MemPoolTrimTo", "cuMemPoolTrimTo", true, func(d cuda.Driver, o objects) error {
+		return d.MemPoolTrimTo(o.ctx, fakePool, 5<<30)
+	}},
+	{"MemPoolSetAccess", "cuMemPoolSetAccess", true, func(d cuda.Driver, o objects) error {
+		return d.MemPoolSetAccess(o.ctx, fakePool, 1, cuda.AccessReadWrite)
+	}},
+	{"MemPoolExportPosixFD", "cuMemPoolExportToShareableHandle", true, func(d cuda.Driver, o objects) error {
+		fd, err := d.MemPoolExportPosixFD(o.ctx, fakePool)
+		if err != nil {
+			return err
+		}
+		return syscall.Close(fd)
+	}},
+	{"MemPoolImportPosixFD", "cuMemPoolImportFromShareableHandle", true, func(d cuda.Driver, o objects) error {
+		pool, err := d.MemPoolImportPosixFD(o.ctx, 0)
+		return want(pool, err, fakePool)
+	}},
+	{"MemPoolExportPointer", "cuMemPoolExportPointer", true, func(d cuda.Driver, o objects) error {
+		data, err := d.MemPoolExportPointer(o.ctx, fakeRange)
+		return want(data, err, cuda.MemPoolPtrExportData(fakeIPCHandle(fakeRange)))
+	}},
+	{"MemPoolImportPointer", "cuMemPoolImportPointer", true, func(d cuda.Driver, o objects) error {
+		ptr, err := d.MemPoolImportPointer(o.ctx, fakePool, cuda.MemPoolPtrExportData(fakeIPCHandle(fakeRange)))
+		return want(ptr, err, fakeRange)
+	}},
+	{"MemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", true, func(d cuda.Driver, o objects) error {
+		ptr, err := d.MemAllocFromPoolAsync(o.ctx, 5<<30, fakePool, o.stream)
+		return want(ptr, err, fakeRange)
+	}},
+	{"MemFreeAsync", "cuMemFreeAsync", true, func(d cuda.Driver, o objects) error {
+		return d.MemFreeAsync(o.ctx, fakeRange, o.stream)
 	}},
 }
 

@@ -12,3 +12,6 @@ _Static_assert(offsetof(CUmemAllocationProp, win32HandleMetaData) == 16, "win32H
 _Static_assert(offsetof(CUmemAllocationProp, allocFlags) == 24, "allocFlags");
 _Static_assert(offsetof(CUmemAllocationProp, allocFlags.usage) == 26, "usage");
 _Static_assert(sizeof(CUmemAccessDesc) == 12, "CUmemAccessDesc");
+_Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
+_Static_assert(offsetof(CUmemPoolProps, location) == 8, "location");
+_Static_assert(sizeof(CUmemPoolPtrExportData) == 64, "CUmemPoolPtrExportData");

@@ -107,4 +107,15 @@ lc_value lc_vmm_retain(const lc_api *a, uintptr_t ctx, uint64_t ptr);
 lc_value lc_vmm_export_fd(const lc_api *a, uintptr_t ctx, uint64_t handle);
 lc_value lc_vmm_import_fd(const lc_api *a, uintptr_t ctx, int32_t fd);
 
+lc_value lc_pool_create(const lc_api *a, uintptr_t ctx, int32_t dev, uint32_t handle_types);
+int32_t lc_pool_destroy(const lc_api *a, uintptr_t ctx, uintptr_t pool);
+int32_t lc_pool_trim(const lc_api *a, uintptr_t ctx, uintptr_t pool, uint64_t keep);
+int32_t lc_pool_set_access(const lc_api *a, uintptr_t ctx, uintptr_t pool, int32_t dev, uint32_t flags);
+lc_value lc_pool_export_fd(const lc_api *a, uintptr_t ctx, uintptr_t pool);
+lc_value lc_pool_import_fd(const lc_api *a, uintptr_t ctx, int32_t fd);
+int32_t lc_pool_export_pointer(const lc_api *a, uintptr_t ctx, uint64_t ptr, void *data);
+lc_value lc_pool_import_pointer(const lc_api *a, uintptr_t ctx, uintptr_t pool, void *data);
+lc_value lc_pool_alloc(const lc_api *a, uintptr_t ctx, uint64_t size, uintptr_t pool, uintptr_t stream);
+int32_t lc_free_async(const lc_api *a, uintptr_t ctx, uint64_t ptr, uintptr_t stream);
+
 #endif

@@ -123,7 +123,7 @@ func (n *node) readHolder(f *os.File, name string) (held []bitmap, contexts []ui
 		for range n.header.devices {
 			held = append(held, newBitmap(n.blocks))
 		}
-		held[t.device].setExtents(t.extents)
+		held[t.device].setExtents(t.extents) // none of a pool's
 		return held, contexts, nil
 	}
 	b := make([]byte, slotsAt(&n.header))

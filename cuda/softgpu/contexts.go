@@ -252,7 +252,10 @@ func (d *Driver) CtxSynchronize(ctx cuda.Context) error {
 	if err != nil {
 		return failed(call, err)
 	}
-	return cuda.Err(call, c.wait())
+	if r := c.wait(); r != cuda.Success {
+		return cuda.Err(call, r)
+	}
+	return failed(call, d.waited())
 }
 
 // CtxGetDevice returns the ordinal of the context's device.

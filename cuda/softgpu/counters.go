@@ -13,10 +13,13 @@ type Counters struct {
 	Opens, Closes uint64
 	// LiveMappings is how many legacy mappings are open, however often each.
 	LiveMappings int
-	// The rest counts what this process has: allocations (native and managed),
-	// VMM mappings, handles and address ranges, user contexts, active primary
-	// contexts, streams and events.
+	// The rest counts what this process has: allocations (native, managed and of
+	// pools), pools and what was imported of them, VMM mappings, handles and
+	// address ranges, user contexts, active primary contexts, streams and
+	// events.
 	Allocations      int
+	Pools            int
+	PoolImports      int
 	VirtualMappings  int
 	MemHandles       int
 	AddressRanges    int
@@ -77,8 +80,19 @@ func (d *Driver) Counters() Counters {
 		}
 		c.OperationsQueued += len(ctx.pending())
 	}
+	c.Pools = len(d.pools)
 	seen := map[*region]bool{}
+	pooledSeen := map[*pool]bool{}
 	for r := range maps.Values(d.pages) {
+		if p := r.pool(); p != nil && !pooledSeen[p] {
+			// Of destroyed pools too.
+			pooledSeen[p] = true
+			if p.imported {
+				c.PoolImports += len(p.allocs)
+			} else {
+				c.Allocations += len(p.allocs)
+			}
+		}
 		if r.alloc != nil && r.alloc.kind == virtual && !seen[r] {
 			seen[r] = true
 			c.VirtualMappings++

@@ -61,13 +61,13 @@ var deviceAttributes = map[cuda.DeviceAttribute]int{
 	cuda.DeviceAttributeManagedMemory:             1,
 	cuda.DeviceAttributeVirtualMemoryManagement:   1,
 	cuda.DeviceAttributeHandleTypePosixFD:         1,
-	cuda.DeviceAttributeMemoryPoolsSupported:      0,
-	cuda.DeviceAttributeMempoolSupportedHandles:   0,
+	cuda.DeviceAttributeMemoryPoolsSupported:      1,
+	cuda.DeviceAttributeMempoolSupportedHandles:   9,
 	cuda.DeviceAttributeHandleTypeFabricSupported: 1,
 }
 
-// DeviceGetAttribute answers as the device that was measured does, without
-// memory pools. Fabric handles are announced, and refused by MemCreate.
+// DeviceGetAttribute answers as the device that was measured does. Fabric
+// handles are announced, and refused by MemCreate.
 func (d *Driver) DeviceGetAttribute(attr cuda.DeviceAttribute, dev cuda.Device) (int, error) {
 	const call = "cuDeviceGetAttribute"
 	if err := d.enter(call); err != nil {

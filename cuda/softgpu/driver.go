@@ -38,6 +38,7 @@ type Driver struct {
 	imports      map[importKey]*allocation
 	handles      map[cuda.MemHandle]*physical
 	reservations map[cuda.DevicePtr]pages
+	pools        map[cuda.MemPool]*pool
 	nextBuffer   uint64
 	nextAlloc    uint64
 	opens        uint64
@@ -71,6 +72,7 @@ func Open(cfg Config) (_ *Driver, err error) {
 		imports:      map[importKey]*allocation{},
 		handles:      map[cuda.MemHandle]*physical{},
 		reservations: map[cuda.DevicePtr]pages{},
+		pools:        map[cuda.MemPool]*pool{},
 		calls:        newCallCounts(),
 	}
 	if d.visible == nil {

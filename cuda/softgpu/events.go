@@ -122,5 +122,8 @@ func (d *Driver) EventSynchronize(ctx cuda.Context, id cuda.Event) error {
 	if o == nil {
 		return nil
 	}
-	return cuda.Err(call, o.wait())
+	if r := o.wait(); r != cuda.Success {
+		return cuda.Err(call, r)
+	}
+	return failed(call, d.waited())
 }

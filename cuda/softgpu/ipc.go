@@ -242,9 +242,9 @@ func (d *Driver) forgetImport(a *allocation) {
 	}
 }
 
-// checkClose records, in strict mode, that a mapping is closed under a copy.
+// checkClose records, in strict mode, that memory goes under a copy.
 func (d *Driver) checkClose(call string, a *allocation) {
 	if d.cfg.Strict && a.working.Load() > 0 {
-		d.violation("%s(%v): copies from or to the mapping are in flight", call, a.base)
+		d.violation("%s(%v): copies from or to the memory are in flight", call, a.base)
 	}
 }

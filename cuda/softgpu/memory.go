@@ -64,9 +64,9 @@ func (d *Driver) allocate(call string, ctx cuda.Context, size uint64, k kind) (p
 func (d *Driver) place(c *context, size uint64, k kind) (ptr cuda.DevicePtr, err error) {
 	a := &allocation{size: size, kind: k, ctx: c, device: c.device}
 	if size < BlockSize && k == native {
-		err = d.placeSmall(a)
+		err = d.placeSmall(a, c.phys, &c.small)
 	} else {
-		err = d.placeLarge(a)
+		err = d.placeLarge(a, c.phys)
 	}
 	if err != nil {
 		return 0, err
@@ -86,8 +86,8 @@ func (d *Driver) place(c *context, size uint64, k kind) (ptr cuda.DevicePtr, err
 }
 
 // placeLarge gives the allocation blocks and pages of its own.
-func (d *Driver) placeLarge(a *allocation) error {
-	r, err := d.newRegion(a.ctx.phys, roundUp(a.size, BlockSize)/BlockSize)
+func (d *Driver) placeLarge(a *allocation, phys int) error {
+	r, err := d.newRegion(phys, roundUp(a.size, BlockSize)/BlockSize, a.pool)
 	if err != nil {
 		return err
 	}
@@ -98,18 +98,18 @@ func (d *Driver) placeLarge(a *allocation) error {
 	return nil
 }
 
-// placeSmall puts the allocation into the first gap of a page that the context
-// has for small ones, or begins a page.
-func (d *Driver) placeSmall(a *allocation) error {
+// placeSmall puts the allocation into the first gap of a page that its context
+// or pool has for small ones, or begins a page.
+func (d *Driver) placeSmall(a *allocation, phys int, small *[]*region) error {
 	d.mu.Lock()
-	for _, r := range a.ctx.small {
+	for _, r := range *small {
 		if r.fit(a) {
 			d.mu.Unlock()
 			return nil
 		}
 	}
 	d.mu.Unlock()
-	r, err := d.newRegion(a.ctx.phys, 1)
+	r, err := d.newRegion(phys, 1, a.pool)
 	if err != nil {
 		return err
 	}
@@ -117,22 +117,50 @@ func (d *Driver) placeSmall(a *allocation) error {
 	defer d.mu.Unlock()
 	r.fit(a)
 	d.pages.insert(r)
-	a.ctx.small = append(a.ctx.small, r)
+	*small = append(*small, r)
 	return nil
 }
 
-func (d *Driver) newRegion(device int, count uint64) (*region, error) {
-	es, err := d.takeBlocks(device, count)
-	if err != nil {
-		return nil, err
+// newRegion makes a region of new blocks, or of those that a pool has unused as
+// far as they go.
+func (d *Driver) newRegion(device int, count uint64, from *pool) (*region, error) {
+	r := &region{device: device}
+	if from != nil {
+		d.mu.Lock()
+		r.blocks = from.take(count)
+		r.access = from.access
+		d.mu.Unlock()
+	}
+	if missing := count - uint64(len(r.blocks)); missing > 0 {
+		es, err := d.takeBlocks(device, missing)
+		if err != nil {
+			return nil, errors.Join(err, d.returnBlocks(r, from))
+		}
+		r.blocks = append(r.blocks, blockList(es)...)
 	}
 	d.mu.Lock()
 	first, err := d.addresses.take(count, 1)
 	d.mu.Unlock()
 	if err != nil {
-		return nil, errors.Join(err, d.dropBlocks(device, es))
+		return nil, errors.Join(err, d.returnBlocks(r, from))
 	}
-	return &region{pages: pages{first, count}, device: device, blocks: blockList(es)}, nil
+	r.pages = pages{first, count}
+	return r, nil
+}
+
+// returnBlocks gives a region's blocks back to the pool that keeps them, or to
+// the device.
+func (d *Driver) returnBlocks(r *region, to *pool) error {
+	if to != nil && !to.destroyed {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		to.unused = append(to.unused, r.blocks...)
+		return nil
+	}
+	if len(r.blocks) == 0 {
+		return nil
+	}
+	return d.dropBlocks(r.device, r.extents())
 }
 
 // fit puts a into the first gap of the page that is large enough.
@@ -188,7 +216,7 @@ func (d *Driver) MemFree(ctx cuda.Context, ptr cuda.DevicePtr) error {
 		_, err := d.useContext(ctx)
 		return failed(call, err)
 	}
-	c, a, err := d.detach(ctx, ptr, native, managed)
+	c, a, err := d.detach(ctx, ptr, native, managed, pooled, pooledImport)
 	if err != nil {
 		return failed(call, err)
 	}
@@ -196,7 +224,7 @@ func (d *Driver) MemFree(ctx cuda.Context, ptr cuda.DevicePtr) error {
 	a.inflight.Wait()
 	err = d.locked(func() error {
 		d.checkFree(call, a)
-		return d.reclaim([]*allocation{a})
+		return errors.Join(d.reclaim([]*allocation{a}), d.releaseUnused())
 	})
 	if lost != nil {
 		return lost
@@ -235,8 +263,18 @@ func (d *Driver) reclaim(all []*allocation) error {
 		}
 		r := a.region
 		d.mu.Lock()
+		var small *[]*region
+		var keeper *pool
 		if a.ctx != nil {
+			small = &a.ctx.small
 			delete(a.ctx.allocs, a)
+		}
+		if a.pool != nil {
+			small = &a.pool.small
+			delete(a.pool.allocs, a)
+			if a.kind == pooled {
+				keeper = a.pool
+			}
 		}
 		last := true
 		if r.small != nil {
@@ -244,7 +282,7 @@ func (d *Driver) reclaim(all []*allocation) error {
 				r.small = slices.Delete(r.small, i, i+1)
 			}
 			if last = len(r.small) == 0; last {
-				a.ctx.small = slices.DeleteFunc(a.ctx.small, func(x *region) bool { return x == r })
+				*small = slices.DeleteFunc(*small, func(x *region) bool { return x == r })
 			}
 		}
 		if last {
@@ -253,7 +291,7 @@ func (d *Driver) reclaim(all []*allocation) error {
 		}
 		d.mu.Unlock()
 		if last {
-			errs = append(errs, d.dropBlocks(r.device, r.extents()))
+			errs = append(errs, d.returnBlocks(r, keeper))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,10 +12,12 @@ import (
 type kind uint8
 
 const (
-	native   kind = iota // MemAlloc
-	imported             // IpcOpenMemHandle
-	managed              // MemAllocManaged
-	virtual              // MemMap
+	native       kind = iota // MemAlloc
+	imported                 // IpcOpenMemHandle
+	managed                  // MemAllocManaged
+	virtual                  // MemMap
+	pooled                   // MemAllocFromPoolAsync
+	pooledImport             // MemPoolImportPointer
 )
 
 // allocation is what an address names: memory of this process, or another one's
@@ -25,7 +27,7 @@ type allocation struct {
 	size     uint64
 	kind     kind
 	region   *region
-	ctx      *context // nil for virtual
+	ctx      *context // nil for virtual and pooled memory
 	device   cuda.Device
 	bufferID uint64
 
@@ -35,10 +37,11 @@ type allocation struct {
 	working    atomic.Int64   // the same as a figure
 
 	gone  bool     // under the node lock: reclaimed
-	id    uint64   // native: its number in the table
-	slots []uint32 // native: where it stands there
+	id    uint64   // native, exported pooled: its number in the table
+	slots []uint32 // and where it stands there
 	from  *importOf
 	mem   *physical // virtual
+	pool  *pool     // pooled, pooledImport
 }
 
 // region is a run of pages backed by blocks of one device. It holds one
@@ -49,8 +52,9 @@ type region struct {
 	blocks []uint32
 	alloc  *allocation
 	small  []*allocation // sorted by address
-	// access is what a device may do here, for virtual memory; nil elsewhere,
-	// where every context may do everything. Under Driver.mu.
+	// access is what a device may do here, for virtual memory and that of
+	// pools; nil elsewhere, where every context may do everything. Under
+	// Driver.mu.
 	access map[cuda.Device]cuda.AccessFlags
 }
 
@@ -61,6 +65,17 @@ func (r *region) extents() (es []extent) {
 		es = appendBlock(es, b)
 	}
 	return es
+}
+
+// pool returns the pool whose memory the region is; nil for none.
+func (r *region) pool() *pool {
+	switch {
+	case r.alloc != nil:
+		return r.alloc.pool
+	case len(r.small) > 0:
+		return r.small[0].pool
+	}
+	return nil
 }
 
 func blockList(es []extent) []uint32 {
@@ -143,7 +158,7 @@ func (pt pageTable) span(devices []*deviceFile, dev cuda.Device, ptr cuda.Device
 		if a == nil || len(s.allocs) > 0 && a.kind != virtual {
 			return nil
 		}
-		if a.kind == virtual {
+		if a.region.access != nil {
 			want := cuda.AccessRead
 			if write {
 				want = cuda.AccessReadWrite

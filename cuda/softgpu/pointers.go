@@ -53,6 +53,9 @@ func (a *allocation) attribute(attr cuda.PointerAttribute) (uint64, error) {
 		if a.mem != nil {
 			return uint64(a.mem.types), nil
 		}
+		if a.pool != nil {
+			return uint64(a.pool.types), nil
+		}
 		return uint64(cuda.HandleTypeNone), nil
 	}
 	return 0, cuda.ErrorInvalidValue

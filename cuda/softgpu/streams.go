@@ -99,7 +99,10 @@ func (d *Driver) StreamSynchronize(ctx cuda.Context, id cuda.Stream) error {
 	for _, o := range s.unfinished() {
 		o.wait()
 	}
-	return cuda.Err(call, s.ctx.lost())
+	if r := s.ctx.lost(); r != cuda.Success {
+		return cuda.Err(call, r)
+	}
+	return failed(call, d.waited())
 }
 
 // StreamQuery answers ErrorNotReady while StreamSynchronize would wait.

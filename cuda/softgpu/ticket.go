@@ -15,18 +15,20 @@ import (
 
 // ticket is what the file behind an exported descriptor says. Its lock belongs
 // to the open file description: it holds the memory as long as any copy of the
-// descriptor is open, in whatever process or message.
+// descriptor is open, in whatever process or message. The ticket of a pool
+// names the pool and holds no memory.
 type ticket struct {
 	id      uint64
 	device  uint32 // of the node
 	types   cuda.HandleType
 	size    uint64
-	extents []extent
+	pool    poolName // the zero name for memory
+	extents []extent // none for a pool
 }
 
 const (
-	ticketMagic = "SGPUTIK1"
-	ticketHead  = 56
+	ticketMagic = "SGPUTIK2"
+	ticketHead  = 72
 )
 
 var errBadTicket = errors.New("not a ticket of this node")
@@ -40,6 +42,8 @@ func (t *ticket) encode(h *header) []byte {
 	binary.LittleEndian.PutUint32(b[36:], uint32(t.types))
 	binary.LittleEndian.PutUint64(b[40:], t.size)
 	binary.LittleEndian.PutUint32(b[48:], uint32(len(t.extents)))
+	binary.LittleEndian.PutUint64(b[56:], t.pool.table)
+	binary.LittleEndian.PutUint64(b[64:], t.pool.number)
 	for _, e := range t.extents {
 		b = binary.LittleEndian.AppendUint32(b, e.first)
 		b = binary.LittleEndian.AppendUint32(b, e.count)
@@ -58,6 +62,7 @@ func readTicket(f *os.File, h *header) (*ticket, error) {
 		device: binary.LittleEndian.Uint32(b[32:]),
 		types:  cuda.HandleType(binary.LittleEndian.Uint32(b[36:])),
 		size:   binary.LittleEndian.Uint64(b[40:]),
+		pool:   poolName{binary.LittleEndian.Uint64(b[56:]), binary.LittleEndian.Uint64(b[64:])},
 	}
 	count := binary.LittleEndian.Uint32(b[48:])
 	if count > h.blocks {
@@ -69,6 +74,12 @@ func readTicket(f *os.File, h *header) (*ticket, error) {
 	}
 	for ; len(es) > 0; es = es[8:] {
 		t.extents = append(t.extents, extent{binary.LittleEndian.Uint32(es), binary.LittleEndian.Uint32(es[4:])})
+	}
+	if t.pool != (poolName{}) {
+		if count != 0 || int64(t.device) >= int64(h.devices) {
+			return nil, errBadTicket
+		}
+		return t, nil
 	}
 	if !validExtents(h, t.device, t.extents) || t.size != uint64(blockCount(t.extents))*BlockSize {
 		return nil, errBadTicket
@@ -92,30 +103,34 @@ func (d *Driver) MemExportPosixFD(ctx cuda.Context, id cuda.MemHandle) (fd int, 
 		if err != nil {
 			return err
 		}
-		var random [8]byte
-		if _, err := rand.Read(random[:]); err != nil {
-			return err
-		}
-		t := &ticket{
-			id: binary.LittleEndian.Uint64(random[:]), device: uint32(m.phys),
-			types: m.types, size: m.size, extents: m.extents,
-		}
-		path := d.node.ticketPath(t.id)
-		f, err := createLocked(d.node.path, path, t.encode(&d.node.header))
-		if err != nil {
-			return err
-		}
-		// The copy is of the same description, and outlives f.
-		err = onFD(f, func(own uintptr) (err error) {
-			fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0)
-			return err
-		})
-		if err != nil {
-			err = errors.Join(err, os.Remove(path))
-		}
-		return errors.Join(err, f.Close())
+		fd, err = d.issue(&ticket{device: uint32(m.phys), types: m.types, size: m.size, extents: m.extents})
+		return err
 	})
 	return fd, failed(call, err)
+}
+
+// issue puts a ticket into the node, under the node lock, and returns the
+// descriptor that holds it.
+func (d *Driver) issue(t *ticket) (fd int, err error) {
+	var random [8]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return -1, err
+	}
+	t.id = binary.LittleEndian.Uint64(random[:])
+	path := d.node.ticketPath(t.id)
+	f, err := createLocked(d.node.path, path, t.encode(&d.node.header))
+	if err != nil {
+		return -1, err
+	}
+	// The copy is of the same description, and outlives f.
+	err = onFD(f, func(own uintptr) (err error) {
+		fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		fd, err = -1, errors.Join(err, os.Remove(path))
+	}
+	return fd, errors.Join(err, f.Close())
 }
 
 func (d *Driver) exportable(ctx cuda.Context, id cuda.MemHandle) (*physical, error) {
@@ -143,6 +158,9 @@ func (d *Driver) MemImportPosixFD(ctx cuda.Context, fd int) (id cuda.MemHandle, 
 	}
 	err = d.locked(func() error {
 		t, err := d.readDescriptor(fd)
+		if err == nil && t.pool != (poolName{}) {
+			err = fmt.Errorf("%w: descriptor %d is a pool's", cuda.ErrorInvalidValue, fd)
+		}
 		if err != nil {
 			return err
 		}

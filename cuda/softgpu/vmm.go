@@ -1,8 +1,6 @@
 package softgpu
 
 import (
-	"slices"
-
 	"github.com/gpurma/gpurma/cuda"
 )
 
@@ -283,6 +281,10 @@ func (d *Driver) detachMapped(ctx cuda.Context, ptr cuda.DevicePtr, size uint64)
 	return all, err
 }
 
+func validAccess(flags cuda.AccessFlags) bool {
+	return flags == cuda.AccessNone || flags == cuda.AccessRead || flags == cuda.AccessReadWrite
+}
+
 // MemSetAccess says what a device may do with whole mappings.
 func (d *Driver) MemSetAccess(ctx cuda.Context, ptr cuda.DevicePtr, size uint64, dev cuda.Device, flags cuda.AccessFlags) error {
 	const call = "cuMemSetAccess"
@@ -292,7 +294,7 @@ func (d *Driver) MemSetAccess(ctx cuda.Context, ptr cuda.DevicePtr, size uint64,
 	if _, err := d.device(dev); err != nil {
 		return failed(call, err)
 	}
-	if !slices.Contains([]cuda.AccessFlags{cuda.AccessNone, cuda.AccessRead, cuda.AccessReadWrite}, flags) {
+	if !validAccess(flags) {
 		return failed(call, cuda.ErrorInvalidValue)
 	}
 	d.mu.Lock()

@@ -732,3 +732,99 @@ int cuMemImportFromShareableHandle(unsigned long long *handle, void *shareable, 
 	*handle = 0xaaaabbbbccccddddull;
 	return OK;
 }
+
+// Pools
+
+#define POOL ((void *)0x9001ull)
+
+struct pool_props {
+	int type, handle_types, location_type, device;
+	void *security;
+	size_t most;
+	unsigned char rest[56];
+};
+
+int cuMemPoolCreate(void **pool, const struct pool_props *props)
+{
+	static const unsigned char zeros[56];
+	IN_CONTEXT();
+	REQUIRE(props->type == 1 && props->handle_types == 1 && props->location_type == 1, INVALID_VALUE);
+	REQUIRE(device_known(props->device) && !props->security && !props->most, INVALID_VALUE);
+	REQUIRE(!memcmp(props->rest, zeros, sizeof zeros), INVALID_VALUE);
+	*pool = POOL;
+	return OK;
+}
+
+int cuMemPoolDestroy(void *pool)
+{
+	IN_CONTEXT();
+	REQUIRE(pool == POOL, INVALID_VALUE);
+	return OK;
+}
+
+int cuMemPoolTrimTo(void *pool, size_t keep)
+{
+	IN_CONTEXT();
+	REQUIRE(pool == POOL && keep == 5ull << 30, INVALID_VALUE);
+	return OK;
+}
+
+int cuMemPoolSetAccess(void *pool, const int desc[3], size_t count)
+{
+	IN_CONTEXT();
+	REQUIRE(pool == POOL && count == 1 && desc[0] == 1 && device_known(desc[1]) && desc[2] == 3, INVALID_VALUE);
+	return OK;
+}
+
+int cuMemPoolExportToShareableHandle(void *shareable, void *pool, int type, unsigned long long flags)
+{
+	IN_CONTEXT();
+	REQUIRE(pool == POOL && type == 1 && !flags, INVALID_VALUE);
+	*(int *)shareable = memfd_create("fakecuda", 0);
+	return OK;
+}
+
+int cuMemPoolImportFromShareableHandle(void **pool, void *shareable, int type, unsigned long long flags)
+{
+	IN_CONTEXT();
+	struct stat st;
+	REQUIRE(type == 1 && !flags && fstat((int)(intptr_t)shareable, &st) == 0, INVALID_VALUE);
+	*pool = POOL;
+	return OK;
+}
+
+int cuMemPoolExportPointer(handle *data, ptr p)
+{
+	IN_CONTEXT();
+	memcpy(data->bytes, &p, sizeof p);
+	for (int i = sizeof p; i < 64; i++)
+		data->bytes[i] = i;
+	return OK;
+}
+
+int cuMemPoolImportPointer(ptr *p, void *pool, const handle *data)
+{
+	IN_CONTEXT();
+	REQUIRE(pool == POOL, INVALID_VALUE);
+	for (int i = sizeof *p; i < 64; i++)
+		REQUIRE(data->bytes[i] == i, INVALID_VALUE);
+	memcpy(p, data->bytes, sizeof *p);
+	return OK;
+}
+
+int cuMemAllocFromPoolAsync(ptr *p, size_t size, void *pool, int *stream)
+{
+	IN_CONTEXT();
+	STREAM_KNOWN(stream);
+	REQUIRE(pool == POOL && size == 5ull << 30, INVALID_VALUE);
+	*p = 0x7f0000000000ull;
+	return OK;
+}
+
+int cuMemFreeAsync(ptr p, int *stream)
+{
+	IN_CONTEXT();
+	STREAM_KNOWN(stream);
+	REQUIRE(p == 0x7f0000000000ull, INVALID_VALUE);
+	return OK;
+}
